@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Schedules: what each stage does, in which order, and when.
+ *
+ * Pure functions over numbers: no threads, no devices, no model. A schedule is
+ * data that can be made by a planner, read from a file, checked, simulated,
+ * drawn, and run by the workers.
+ *
+ *     struct zb_plan_input in;
+ *     struct zb_schedule *s;
+ *     ZB_TRY(zb_plan_input_init(&in, 4, 8, ZB_PLACE_V));   // unit costs
+ *     ZB_TRY(zb_plan_make("zbv", &in, &s));
+ *     ZB_TRY(zb_schedule_check(s, &in));
+ *     zb_schedule_free(s);
+ *     zb_plan_input_release(&in);
+ *
+ * Words. The model is cut into n_virtual = n_stage * n_chunk chunks, numbered
+ * 0..n_virtual-1 along the model ("virtual stages"). A stage is one device of
+ * the pipeline; it holds n_chunk of them, and its nodes carry the local number:
+ *   v:      2 chunks, local 0 = virtual stage s (left leg), local 1 = virtual
+ *           stage 2p-1-s (right leg)
+ *   loop:   n_chunk chunks, local c = virtual stage c*p + s
+ *   linear: 1 chunk, local 0 = virtual stage s
+ * F is the forward pass of one microbatch through one chunk, B computes input
+ * gradients, W weight gradients, BW both. SEND_ and RECV_ FORWARD move the
+ * output of F, BACKWARD that of B, between different stages; the chunk of a
+ * SEND is the sender's, that of a RECV the receiver's.
+ *
+ * Sources: Qi et al. 2024 (arXiv 2401.10241, zero bubble), Qi et al. 2024
+ * (arXiv 2405.15362, controllable memory), Narayanan et al. 2021 (1F1B).
+ * Threads: any, no shared state.
+ */
+#ifndef ZB_PLAN_H
+#define ZB_PLAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "zb/status.h"
+
+#define ZB_NODE_TYPE_MAP(X)                                                    \
+    X(F)                                                                       \
+    X(B)                                                                       \
+    X(W)                                                                       \
+    X(BW)                                                                      \
+    X(SEND_FORWARD)                                                            \
+    X(RECV_FORWARD)                                                            \
+    X(SEND_BACKWARD)                                                           \
+    X(RECV_BACKWARD)                                                           \
+    X(POST_VALIDATION)                                                         \
+    X(SEND_POST_VALIDATION)                                                    \
+    X(RECV_POST_VALIDATION)
+
+enum zb_node_type {
+#define ZB_X(name) ZB_NODE_##name,
+    ZB_NODE_TYPE_MAP(ZB_X)
+#undef ZB_X
+    ZB_N_NODE_TYPES
+};
+
+const char *zb_node_type_str(enum zb_node_type t);
+/* F, B, W or BW: a node that occupies the device. */
+int zb_node_is_compute(enum zb_node_type t);
+
+enum zb_placement { ZB_PLACE_V, ZB_PLACE_LOOP, ZB_PLACE_LINEAR };
+
+/* One entry of a stage's stream. Times are in the unit of the costs. */
+struct zb_node {
+    enum zb_node_type type;
+    int chunk; /* local to the stage */
+    int mb;
+    int rollback; /* the reference's mark on first receives (get_v_schedule) */
+    double start;
+    double end;
+};
+
+struct zb_stage_nodes {
+    size_t n;
+    struct zb_node *node;
+};
+
+struct zb_schedule {
+    char planner[32];
+    int n_stage;
+    int n_micro;
+    int n_chunk; /* chunks per stage */
+    enum zb_placement placement;
+    struct zb_stage_nodes *stages; /* [n_stage] */
+    double makespan;               /* G: end of the last node, start at 0 */
+    double span;        /* max over stages of (last end - first start) */
+    double bubble_rate; /* 1 - (busiest stage's work) / makespan */
+    double plan_ms;     /* time the planner took */
+    double *peak_mem;   /* [n_stage], in the unit of the memory input */
+};
+
+/* What a planner needs to know. Arrays have n_virtual entries, model order. */
+struct zb_plan_input {
+    int n_stage;
+    int n_micro;
+    int n_chunk;
+    enum zb_placement placement;
+    double *f_cost, *b_cost, *w_cost; /* time of F, B, W; > 0, w may be 0 */
+    double c_cost;                    /* latency of a message between stages */
+    /* Change of memory: f_mem > 0 counted from F's start, b_mem and w_mem <= 0
+     * from the end of B and W; f_mem + b_mem + w_mem = 0. BW frees both. */
+    double *f_mem, *b_mem, *w_mem;
+    double *max_mem; /* [n_stage], hard limit; INFINITY = none */
+};
+
+/* Fill `in` with costs (1, 1, 1, 0), the reference's memory (f 303104,
+ * b -172032, w -131072) and no limit. ZB_EINVAL for sizes < 1. */
+enum zb_status zb_plan_input_init(struct zb_plan_input *in, int n_stage,
+                                  int n_micro, enum zb_placement placement,
+                                  int n_chunk) ZB_CHECKED;
+void zb_plan_input_release(struct zb_plan_input *in);
+
+/* Virtual stage of a local chunk and back. */
+int zb_virtual_stage(enum zb_placement placement, int n_stage, int stage,
+                     int chunk);
+void zb_virtual_to_local(enum zb_placement placement, int n_stage, int virt,
+                         int *stage_out, int *chunk_out);
+
+/* The placement and the chunks per stage a planner's schedules have.
+ * ZB_ECONFIG with the list of names when `planner` is unknown. */
+enum zb_status zb_planner_shape(const char *planner,
+                                enum zb_placement *placement_out,
+                                int *n_chunk_out) ZB_CHECKED;
+
+/* Make a schedule with all nodes, communication included. `planner`: zbv,
+ * get_v_schedule, 1f1b, gpipe, or file:PATH. The result passes
+ * zb_schedule_check(). ZB_EINFEASIBLE when memory does not suffice, with the
+ * least limit that would. Free with zb_schedule_free(). */
+enum zb_status zb_plan_make(const char *planner, const struct zb_plan_input *in,
+                            struct zb_schedule **s_out) ZB_CHECKED;
+void zb_schedule_free(struct zb_schedule *s);
+
+/* A forward-only schedule for `n_micro` microbatches with the placement of
+ * `in`: every F once, in pipeline order, with its messages. */
+enum zb_status zb_plan_forward_only(const struct zb_plan_input *in,
+                                    struct zb_schedule **s_out) ZB_CHECKED;
+
+/* Recompute every start and end, makespan, span, bubble rate and peak memory
+ * from the order of the compute nodes and the costs of `in`: each node as early
+ * as its stage and its inputs allow. ZB_ECONFIG when the order can not finish,
+ * naming a stage, node and microbatch that waits for ever. */
+enum zb_status zb_schedule_simulate(struct zb_schedule *s,
+                                    const struct zb_plan_input *in) ZB_CHECKED;
+
+/* Add SEND and RECV nodes to a schedule that has only compute nodes, in an
+ * order that needs no buffering. */
+enum zb_status zb_schedule_add_comm(struct zb_schedule *s,
+                                    const struct zb_plan_input *in) ZB_CHECKED;
+
+/* Prove that workers can run it: every F, B, W (or BW) exactly once; F, B and W
+ * of a chunk each in microbatch order; inputs before use; every SEND after the
+ * node that makes its data and matched by one RECV, in one order per pair of
+ * stages and direction; no deadlock when channels hold nothing (sender and
+ * receiver meet; POST_VALIDATION messages alone may wait in a slot of one);
+ * peak memory within max_mem (`in` may be NULL: memory is not checked).
+ * ZB_ECONFIG with stage, node and microbatch otherwise. */
+enum zb_status zb_schedule_check(const struct zb_schedule *s,
+                                 const struct zb_plan_input *in) ZB_CHECKED;
+
+enum zb_plan_format { ZB_PLAN_TEXT, ZB_PLAN_JSON, ZB_PLAN_NODES };
+
+enum zb_status zb_schedule_write(const struct zb_schedule *s,
+                                 enum zb_plan_format format,
+                                 FILE *f) ZB_CHECKED;
+
+/* Read a schedule file, json or nodes, recognised by its content; messages are
+ * added when the file has none. Errors name path, line (or JSON position) and
+ * what is wrong. The input is untrusted: at most 1 GiB and 2^26 nodes. */
+enum zb_status zb_schedule_read(const char *path,
+                                struct zb_schedule **s_out) ZB_CHECKED;
+
+#endif

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: MIT
+# ZB_CHECK_CUDA: --with-cuda=DIR|yes|no|check. An explicit request that fails is
+# an error; "check" degrades. Global CPPFLAGS, LDFLAGS and LIBS are restored.
+AC_DEFUN([ZB_CHECK_CUDA], [
+  AC_ARG_VAR([NVCC], [CUDA compiler])
+  AC_ARG_VAR([NVCC_GENCODE], [nvcc -gencode flags])
+  AC_ARG_WITH([cuda], [AS_HELP_STRING([--with-cuda=DIR], [CUDA toolkit (default: check)])],
+    [], [with_cuda=check])
+  zb_cuda=no zb_cuda_dir=
+  AS_CASE([$with_cuda],
+    [no], [],
+    [yes|check], [AS_IF([test -d /usr/local/cuda], [zb_cuda_dir=/usr/local/cuda])],
+    [zb_cuda_dir=$with_cuda])
+  AS_IF([test "x$with_cuda" != xno], [
+    AS_IF([test -n "$zb_cuda_dir"], [
+      CUDA_CPPFLAGS="-isystem $zb_cuda_dir/include"
+      CUDA_LDFLAGS="-L$zb_cuda_dir/lib64"])
+    AC_PATH_PROG([NVCC], [nvcc], [], [$zb_cuda_dir/bin$PATH_SEPARATOR$PATH])
+    zb_save_CPPFLAGS=$CPPFLAGS zb_save_LDFLAGS=$LDFLAGS zb_save_LIBS=$LIBS
+    CPPFLAGS="$CPPFLAGS $CUDA_CPPFLAGS" LDFLAGS="$LDFLAGS $CUDA_LDFLAGS"
+    AS_IF([test -n "$NVCC"], [
+      AC_CHECK_HEADER([cuda_runtime.h], [
+        AC_CHECK_LIB([cudart], [cudaGetDeviceCount], [zb_cuda=yes CUDA_LIBS=-lcudart])])])
+    CPPFLAGS=$zb_save_CPPFLAGS LDFLAGS=$zb_save_LDFLAGS LIBS=$zb_save_LIBS
+    AS_IF([test "x$zb_cuda" = xno && test "x$with_cuda" != xcheck],
+      [AC_MSG_ERROR([--with-cuda given but no usable CUDA toolkit was found])])
+  ])
+  AS_IF([test "x$zb_cuda" = xyes], [AC_DEFINE([HAVE_CUDA], [1], [CUDA backend is built])])
+  : ${NVCC_GENCODE="-arch=sm_90"}
+  : ${NVCCFLAGS="-O2 -Xcompiler -fno-exceptions,-fno-rtti,-fno-threadsafe-statics"}
+  AC_ARG_VAR([NVCCFLAGS], [nvcc flags])
+  AC_SUBST([CUDA_CPPFLAGS]) AC_SUBST([CUDA_LDFLAGS]) AC_SUBST([CUDA_LIBS])
+  AM_CONDITIONAL([HAVE_CUDA], [test "x$zb_cuda" = xyes])
+])

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+#include "zb/tensor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    size_t bytes;
+} dtypes[] = {
+#define ZB_X(name, text, bytes) {text, bytes},
+    ZB_DTYPE_MAP(ZB_X)
+#undef ZB_X
+};
+
+size_t zb_dtype_bytes(enum zb_dtype t)
+{
+    return dtypes[t].bytes;
+}
+
+const char *zb_dtype_str(enum zb_dtype t)
+{
+    return dtypes[t].name;
+}
+
+struct zb_shape zb_shape_make(int n_dims, const int64_t *dim)
+{
+    struct zb_shape s = {.n_dims = n_dims};
+
+    ZB_BUG_IF(n_dims < 0 || n_dims > ZB_MAX_DIMS, "shape of %d dims", n_dims);
+    for (int i = 0; i < n_dims; i++) {
+        s.dim[i] = dim[i];
+    }
+    return s;
+}
+
+int zb_shape_equal(const struct zb_shape *a, const struct zb_shape *b)
+{
+    return a->n_dims == b->n_dims &&
+           memcmp(a->dim, b->dim, (size_t)a->n_dims * sizeof(a->dim[0])) == 0;
+}
+
+struct zb_shape zb_shape_bind(const struct zb_shape *s,
+                              const struct zb_bind *bind)
+{
+    struct zb_shape out = *s;
+
+    for (int i = 0; i < s->n_dims; i++) {
+        if (s->dim[i] < 0) {
+            out.dim[i] = bind->value[-1 - s->dim[i]];
+        }
+    }
+    return out;
+}
+
+int64_t zb_shape_elems(const struct zb_shape *s)
+{
+    int64_t n = 1;
+
+    for (int i = 0; i < s->n_dims; i++) {
+        n *= s->dim[i];
+    }
+    return n;
+}
+
+int64_t zb_shape_rows(const struct zb_shape *s)
+{
+    int64_t n = 1;
+
+    for (int i = 0; i + 1 < s->n_dims; i++) {
+        n *= s->dim[i];
+    }
+    return n;
+}
+
+int64_t zb_shape_cols(const struct zb_shape *s)
+{
+    return s->n_dims > 0 ? s->dim[s->n_dims - 1] : 1;
+}
+
+void zb_shape_print(const struct zb_shape *s, char *buf, size_t n)
+{
+    static const char sym_name[ZB_N_SYMS] = {'B', 'T'};
+    size_t at = 0;
+
+    if (n == 0) {
+        return;
+    }
+    at += (size_t)snprintf(buf, n, "[");
+    for (int i = 0; i < s->n_dims && at < n; i++) {
+        const char *comma = i > 0 ? "," : "";
+
+        if (s->dim[i] < 0) {
+            at += (size_t)snprintf(buf + at, n - at, "%s%c", comma,
+                                   sym_name[-1 - s->dim[i]]);
+        } else {
+            at += (size_t)snprintf(buf + at, n - at, "%s%lld", comma,
+                                   (long long)s->dim[i]);
+        }
+    }
+    if (at < n) {
+        snprintf(buf + at, n - at, "]");
+    }
+}
+
+size_t zb_view_bytes(const struct zb_view *v)
+{
+    return (size_t)zb_shape_elems(&v->shape) * zb_dtype_bytes(v->dtype);
+}
