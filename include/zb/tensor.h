@@ -72,14 +72,26 @@ int64_t zb_shape_cols(const struct zb_shape *s);
 /* "[4,16,32]", symbols as B and T; truncated to `n` bytes. */
 void zb_shape_print(const struct zb_shape *s, char *buf, size_t n);
 
-/* A tensor in memory: a bound shape and where its first element is. */
+/* A tensor in memory: a bound shape, where its first element is, and how many
+ * elements lie between neighbours of each dimension. The last dimension is
+ * always contiguous; a view into packed storage (q of a qkv row, one head) has
+ * larger strides in the others. */
 struct zb_view {
     void *data;
     enum zb_dtype dtype;
     struct zb_shape shape;
+    int64_t stride[ZB_MAX_DIMS];
 };
 
-/* Bytes of a view's elements. */
-size_t zb_view_bytes(const struct zb_view *v);
+/* A dense view of `data`. */
+struct zb_view zb_view_dense(void *data, enum zb_dtype dtype,
+                             const struct zb_shape *shape);
+
+/* Elements between consecutive rows (all dimensions but the last taken as one);
+ * a bug when the rows are not equally spaced. */
+int64_t zb_view_row_stride(const struct zb_view *v);
+
+/* Bytes from the first to the end of the last element. */
+size_t zb_view_span_bytes(const struct zb_view *v);
 
 #endif

@@ -104,7 +104,43 @@ void zb_shape_print(const struct zb_shape *s, char *buf, size_t n)
     }
 }
 
-size_t zb_view_bytes(const struct zb_view *v)
+struct zb_view zb_view_dense(void *data, enum zb_dtype dtype,
+                             const struct zb_shape *shape)
 {
-    return (size_t)zb_shape_elems(&v->shape) * zb_dtype_bytes(v->dtype);
+    struct zb_view v = {.data = data, .dtype = dtype, .shape = *shape};
+    int64_t step = 1;
+
+    for (int i = shape->n_dims - 1; i >= 0; i--) {
+        v.stride[i] = step;
+        step *= shape->dim[i];
+    }
+    return v;
+}
+
+int64_t zb_view_row_stride(const struct zb_view *v)
+{
+    int last_row = v->shape.n_dims - 2;
+
+    if (last_row < 0) {
+        return zb_shape_cols(&v->shape);
+    }
+    for (int i = 0; i < last_row; i++) {
+        ZB_BUG_IF(v->shape.dim[i] > 1 &&
+                      v->stride[i] != v->stride[i + 1] * v->shape.dim[i + 1],
+                  "rows of a view are not equally spaced (dimension %d)", i);
+    }
+    return v->stride[last_row];
+}
+
+size_t zb_view_span_bytes(const struct zb_view *v)
+{
+    int64_t last = 0;
+
+    for (int i = 0; i < v->shape.n_dims; i++) {
+        if (v->shape.dim[i] == 0) {
+            return 0;
+        }
+        last += (v->shape.dim[i] - 1) * v->stride[i];
+    }
+    return (size_t)(last + 1) * zb_dtype_bytes(v->dtype);
 }

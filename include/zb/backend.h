@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Devices: memory, streams, events, and the launch of kernels.
+ *
+ * A backend is a table of functions; an opened backend is what the devices of
+ * one run share. Every call that works on a stream only enqueues: the work may
+ * happen at once (cpu) or later (cuda, check), and nothing may rely on either.
+ * Work on one stream happens in order; between streams, and between a stream
+ * and the host, only events order anything.
+ *
+ *     ZB_TRY(zb_backend_open("cpu", &opts, &be));            // before start
+ *     ZB_TRY(be->ops->device_open(be, 0, &dev));             // worker
+ *     ZB_TRY(be->ops->mem_alloc(dev, n, "arena", &ptr));
+ *     ZB_TRY(be->ops->launch(stream, &launch));
+ *     ZB_TRY(be->ops->event_record(ev, stream));
+ *     ZB_TRY(be->ops->event_sync(ev));                       // host waits
+ *
+ * Threads: a device, its streams, events and memory belong to the worker that
+ * opened it; only that thread calls functions on them. Two things cross: an
+ * event may be waited for by streams of other devices, and kernels may read or
+ * write memory of another device of the same opened backend.
+ */
+#ifndef ZB_BACKEND_H
+#define ZB_BACKEND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "zb/kernel.h"
+#include "zb/status.h"
+#include "zb/tensor.h"
+
+struct zb_backend;
+struct zb_device;
+struct zb_stream;
+struct zb_event;
+
+struct zb_backend_opts {
+    int n_devices;          /* devices the run will open, numbered from 0 */
+    int threads_per_device; /* cpu: OpenMP team of each device; >= 1 */
+    uint64_t seed;          /* check: seed of the random delays */
+    int max_delay_us;       /* check: longest random delay of an operation */
+};
+
+enum zb_access_mode { ZB_READ = 1, ZB_WRITE = 2, ZB_READ_WRITE = 3 };
+
+/* One range of memory that a launch touches. */
+struct zb_access {
+    const void *ptr;
+    size_t bytes;
+    enum zb_access_mode mode;
+};
+
+#define ZB_MAX_ACCESS 12
+
+/* One kernel with its parameters. `params` points to the struct that
+ * zb/kernel.h names for `kernel`; it is copied before the call returns.
+ * `label` names the operation in reports and must outlive the stream.
+ * `access` lists every range of device memory the kernel touches. */
+struct zb_launch {
+    enum zb_kernel kernel;
+    const char *label;
+    const void *params;
+    int n_access;
+    struct zb_access access[ZB_MAX_ACCESS];
+};
+
+struct zb_backend_ops {
+    const char *name;
+    const char *summary; /* one line for --version and --help */
+
+    /* Open and close what the devices of a run share. Before the workers start
+     * and after they ended. */
+    enum zb_status (*open)(const struct zb_backend_opts *opts,
+                           struct zb_backend **be_out);
+    void (*close)(struct zb_backend *be);
+
+    /* The calling thread becomes the owner of device `index`. */
+    enum zb_status (*device_open)(struct zb_backend *be, int index,
+                                  struct zb_device **dev_out);
+    void (*device_close)(struct zb_device *dev);
+
+    /* Device memory, aligned to 64 bytes, contents undefined. `what` names it
+     * in messages. Nothing may be in flight on it when it is freed. */
+    enum zb_status (*mem_alloc)(struct zb_device *dev, size_t bytes,
+                                const char *what, void **ptr_out);
+    void (*mem_free)(struct zb_device *dev, void *ptr);
+
+    enum zb_status (*stream_new)(struct zb_device *dev, const char *name,
+                                 struct zb_stream **stream_out);
+    /* Waits for the stream's work. */
+    void (*stream_free)(struct zb_stream *stream);
+
+    /* An event stands for the work enqueued on a stream before its last
+     * event_record(); before the first it counts as done. */
+    enum zb_status (*event_new)(struct zb_device *dev,
+                                struct zb_event **event_out);
+    void (*event_free)(struct zb_event *event);
+    enum zb_status (*event_record)(struct zb_event *event,
+                                   struct zb_stream *stream);
+    /* Later work of `stream` starts after the event; the event may belong to
+     * another device. */
+    enum zb_status (*stream_wait)(struct zb_stream *stream,
+                                  struct zb_event *event);
+    /* The host waits. Reports errors of asynchronous work. */
+    enum zb_status (*event_sync)(struct zb_event *event);
+    enum zb_status (*stream_sync)(struct zb_stream *stream);
+
+    enum zb_status (*launch)(struct zb_stream *stream,
+                             const struct zb_launch *launch);
+
+    /* Copies. Host memory must stay valid, and for copy_in unchanged, until an
+     * event recorded after the copy is done. */
+    enum zb_status (*copy_in)(struct zb_stream *stream, void *dst,
+                              const void *host_src, size_t bytes,
+                              const char *label);
+    enum zb_status (*copy_out)(struct zb_stream *stream, void *host_dst,
+                               const void *src, size_t bytes,
+                               const char *label);
+
+    /* ---- optional: a NULL slot is filled with one that does nothing ---- */
+
+    /* Work enqueued from now on belongs to this node ("stage 1 F chunk 0
+     * mb 3"): for reports and traces. `node` must outlive the stream. */
+    void (*stream_mark)(struct zb_stream *stream, const char *node);
+
+    /* In stream order: the contents of [ptr, ptr+bytes) mean nothing any more;
+     * reading them before writing is an error that `check` reports. */
+    enum zb_status (*discard)(struct zb_stream *stream, void *ptr,
+                              size_t bytes);
+
+    /* The host is about to read or write host memory that copy_in or copy_out
+     * may still touch: `check` reports it when no event_sync orders it. */
+    enum zb_status (*host_access)(struct zb_device *dev, const void *ptr,
+                                  size_t bytes, enum zb_access_mode mode);
+};
+
+/* Every backend's own struct begins with this. */
+struct zb_backend {
+    const struct zb_backend_ops *ops;
+    int n_devices;
+};
+
+/* Open the backend called `name` (auto, cpu, check, ...). "auto" is cuda where
+ * it is built and a GPU is usable, else cpu. ZB_ECONFIG for an unknown name,
+ * with the names there are; ZB_EUNSUPPORTED for one that was not built. */
+enum zb_status zb_backend_open(const char *name,
+                               const struct zb_backend_opts *opts,
+                               struct zb_backend **be_out) ZB_CHECKED;
+void zb_backend_close(struct zb_backend *be);
+
+/* The table of built backends: NULL past the end. */
+const struct zb_backend_ops *zb_backend_at(size_t i);
+
+#endif

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The kernels every backend has, and their parameters.
+ *
+ * One row of ZB_KERNEL_MAP is one kernel; its parameters are struct zb_k_<name>
+ * below. Pointers are device memory. "[R,C] ld" means R rows of C contiguous
+ * elements with ld elements from row to row. "+=" accumulates, "=" overwrites.
+ * All reductions have a fixed order that depends on the sizes only: not on the
+ * number of threads.
+ *
+ * Random numbers are Philox4x32-10 (Salmon et al. 2011, "Parallel random
+ * numbers: as easy as 1, 2, 3"), so they depend on what is computed, never on
+ * where or when.
+ */
+#ifndef ZB_KERNEL_H
+#define ZB_KERNEL_H
+
+#include <stdint.h>
+
+#include "zb/tensor.h"
+
+#define ZB_KERNEL_MAP(X)                                                       \
+    X(gemm)                                                                    \
+    X(col_sum)                                                                 \
+    X(embedding_fwd)                                                           \
+    X(embedding_bwd_w)                                                         \
+    X(position_fwd)                                                            \
+    X(position_bwd_w)                                                          \
+    X(layernorm_fwd)                                                           \
+    X(layernorm_bwd)                                                           \
+    X(layernorm_bwd_w)                                                         \
+    X(rmsnorm_fwd)                                                             \
+    X(rmsnorm_bwd)                                                             \
+    X(rmsnorm_bwd_w)                                                           \
+    X(rope)                                                                    \
+    X(attention_fwd)                                                           \
+    X(attention_bwd)                                                           \
+    X(act_fwd)                                                                 \
+    X(act_bwd)                                                                 \
+    X(gated_fwd)                                                               \
+    X(gated_bwd)                                                               \
+    X(add)                                                                     \
+    X(copy)                                                                    \
+    X(fill)                                                                    \
+    X(scale)                                                                   \
+    X(dropout)                                                                 \
+    X(xent_fwd)                                                                \
+    X(xent_bwd)                                                                \
+    X(mse_fwd)                                                                 \
+    X(mse_bwd)                                                                 \
+    X(sum_f64)                                                                 \
+    X(sumsq_f64)                                                               \
+    X(fill_normal)                                                             \
+    X(adamw)                                                                   \
+    X(sgd)
+
+enum zb_kernel {
+#define ZB_X(name) ZB_K_##name,
+    ZB_KERNEL_MAP(ZB_X)
+#undef ZB_X
+    ZB_N_KERNELS
+};
+
+/* C[m,n] = op(A)[m,k] * op(B)[k,n] (+ C when accumulate) (+ bias[n]).
+ * op(X) = X or X transposed; ld is the row stride of the matrix as stored. */
+struct zb_k_gemm {
+    int64_t m, n, k;
+    int trans_a, trans_b, accumulate;
+    const zb_real *a, *b;
+    zb_real *c;
+    const zb_real *bias; /* or NULL; not together with accumulate */
+    int64_t lda, ldb, ldc;
+};
+
+/* y[c] += sum over rows of x[r,c]: the gradient of a bias. */
+struct zb_k_col_sum {
+    int64_t rows, cols, ldx;
+    const zb_real *x;
+    zb_real *y;
+};
+
+/* y[r,:] = table[id[r],:]; an id outside [0, n_ids) gives a row of NaN. */
+struct zb_k_embedding_fwd {
+    int64_t rows, cols, n_ids, ldy;
+    const int32_t *id;
+    const zb_real *table; /* [n_ids, cols] */
+    zb_real *y;
+};
+
+/* dtable[id[r],:] += dy[r,:], rows in order; rows with id == padding_idx (or
+ * outside the table) contribute nothing. padding_idx -1 is none. */
+struct zb_k_embedding_bwd_w {
+    int64_t rows, cols, n_ids, lddy, padding_idx;
+    const int32_t *id;
+    const zb_real *dy;
+    zb_real *dtable;
+};
+
+/* y[b,t,:] = x[b,t,:] + table[offset + t,:]. Dense. */
+struct zb_k_position_fwd {
+    int64_t batch, seq, cols, offset;
+    const zb_real *x, *table;
+    zb_real *y;
+};
+
+/* dtable[offset + t,:] += sum over b of dy[b,t,:]. */
+struct zb_k_position_bwd_w {
+    int64_t batch, seq, cols, offset;
+    const zb_real *dy;
+    zb_real *dtable;
+};
+
+/* y = (x - mean) * rstd * gamma + beta, per row; beta may be NULL. Population
+ * variance; rstd = 1 / sqrt(var + eps). Dense rows (also in the next five). */
+struct zb_k_layernorm_fwd {
+    int64_t rows, cols;
+    double eps;
+    const zb_real *x, *gamma, *beta;
+    zb_real *y, *mean, *rstd; /* mean, rstd: [rows] */
+};
+
+/* dx = addend + gradient of layernorm_fwd; addend may be NULL, or dx itself. */
+struct zb_k_layernorm_bwd {
+    int64_t rows, cols;
+    const zb_real *dy, *x, *gamma, *mean, *rstd, *addend;
+    zb_real *dx;
+};
+
+/* dgamma[c] += sum_r dy * xhat, dbeta[c] += sum_r dy (dbeta may be NULL). */
+struct zb_k_layernorm_bwd_w {
+    int64_t rows, cols;
+    const zb_real *dy, *x, *mean, *rstd;
+    zb_real *dgamma, *dbeta;
+};
+
+/* y = x * rstd * gamma, rstd = 1 / sqrt(mean(x^2) + eps). */
+struct zb_k_rmsnorm_fwd {
+    int64_t rows, cols;
+    double eps;
+    const zb_real *x, *gamma;
+    zb_real *y, *rstd;
+};
+
+struct zb_k_rmsnorm_bwd {
+    int64_t rows, cols;
+    const zb_real *dy, *x, *gamma, *rstd, *addend; /* addend as above */
+    zb_real *dx;
+};
+
+struct zb_k_rmsnorm_bwd_w {
+    int64_t rows, cols;
+    const zb_real *dy, *x, *rstd;
+    zb_real *dgamma;
+};
+
+/* Rotate the first 2*half elements of every head, out of place or in place:
+ * pair (j, j + half), or (2j, 2j + 1) when interleaved, by the angle whose
+ * cosine and sine are cos[t, j], sin[t, j] (t counts from 0 in each row of the
+ * batch); inverse != 0 rotates back. Elements past 2*half are copied. */
+struct zb_k_rope {
+    int64_t batch, seq, heads, head_dim, half;
+    int interleaved, inverse;
+    const zb_real *cos, *sin; /* [seq, half] */
+    const zb_real *x;         /* [batch, seq, heads, head_dim] */
+    int64_t x_row, x_head;    /* strides of seq and heads; batch = seq * row */
+    zb_real *y;
+    int64_t y_row, y_head;
+};
+
+/* The key of a dropout mask. An element's random number depends on seed, step,
+ * site, the global index of its sample and its place within the sample. */
+struct zb_k_philox {
+    uint64_t seed;
+    uint64_t step;
+    uint32_t site;
+    const int64_t *sample; /* [batch], device memory: global sample indices */
+};
+
+/* out = softmax(scale * q k^T + mask) v, per batch row and head; query head h
+ * reads key head h * kv_heads / q_heads. lse[b,h,t] = log of the sum of
+ * exponentials. Keys j with key_mask[b,j] == 0 are left out, as are j > i when
+ * causal; a query with no key left averages all keys that causality allows.
+ * Softmax weights are dropped with probability `dropout` and the rest divided
+ * by 1 - dropout. No seq x seq matrix is stored. */
+struct zb_k_attention_fwd {
+    int64_t batch, seq, q_heads, kv_heads, head_dim;
+    int causal;
+    double scale, dropout;
+    struct zb_k_philox philox;
+    const int32_t *key_mask; /* [batch, seq] or NULL */
+    const zb_real *q, *k, *v;
+    int64_t q_row, k_row, v_row;    /* strides of seq; batch = seq * row */
+    int64_t q_head, k_head, v_head; /* strides of heads */
+    zb_real *out;                   /* [batch, seq, q_heads, head_dim] dense */
+    zb_real *lse;                   /* [batch, q_heads, seq] */
+};
+
+/* dq, dk, dv = gradients, from the tensors of the forward pass and dout. Strides
+ * of dq, dk, dv are their own. */
+struct zb_k_attention_bwd {
+    struct zb_k_attention_fwd fwd; /* out and lse as forward wrote them */
+    const zb_real *dout;           /* dense like out */
+    zb_real *dq, *dk, *dv;
+    int64_t dq_row, dk_row, dv_row, dq_head, dk_head, dv_head;
+};
+
+enum zb_act { ZB_ACT_RELU, ZB_ACT_SILU, ZB_ACT_GELU_TANH, ZB_ACT_GELU_ERF };
+
+/* y = act(x), and dx = dy * act'(x). */
+struct zb_k_act_fwd {
+    int64_t n;
+    enum zb_act act;
+    const zb_real *x;
+    zb_real *y;
+};
+
+struct zb_k_act_bwd {
+    int64_t n;
+    enum zb_act act;
+    const zb_real *dy, *x;
+    zb_real *dx;
+};
+
+/* y = act(gate) * up; dgate = dy * up * act'(gate), dup = dy * act(gate). */
+struct zb_k_gated_fwd {
+    int64_t rows, cols, ld_gate, ld_up, ld_y;
+    enum zb_act act;
+    const zb_real *gate, *up;
+    zb_real *y;
+};
+
+struct zb_k_gated_bwd {
+    int64_t rows, cols, ld_gate, ld_up, ld_dy, ld_dgate, ld_dup;
+    enum zb_act act;
+    const zb_real *dy, *gate, *up;
+    zb_real *dgate, *dup;
+};
+
+/* y = a + b; y may be a. */
+struct zb_k_add {
+    int64_t n;
+    const zb_real *a, *b;
+    zb_real *y;
+};
+
+/* y[r,:] = x[r,:], element size in bytes. */
+struct zb_k_copy {
+    int64_t rows, cols, ldx, ldy, elem_bytes;
+    const void *x;
+    void *y;
+};
+
+struct zb_k_fill {
+    int64_t n;
+    double value;
+    zb_real *y;
+};
+
+/* y = alpha * x; y may be x. */
+struct zb_k_scale {
+    int64_t n;
+    double alpha;
+    const zb_real *x;
+    zb_real *y;
+};
+
+/* y = addend + x * keep / (1 - p), keep drawn per element; also the gradient,
+ * with x = dy. addend may be NULL. x, y: [batch, per_sample] dense. */
+struct zb_k_dropout {
+    int64_t batch, per_sample;
+    double p;
+    struct zb_k_philox philox;
+    const zb_real *x, *addend;
+    zb_real *y;
+};
+
+/* loss[r] = lse(logits[r,:]) - logits[r, label[r]], 0 where label == -100;
+ * lse[r] as computed. Labels outside [0, cols) other than -100 give NaN. */
+struct zb_k_xent_fwd {
+    int64_t rows, cols, ld;
+    const zb_real *logits;
+    const int32_t *label;
+    zb_real *loss, *lse;
+};
+
+/* dlogits = scale * (softmax(logits) - onehot(label)), 0 rows where -100;
+ * dlogits may be logits. */
+struct zb_k_xent_bwd {
+    int64_t rows, cols, ld, ld_d;
+    double scale;
+    const zb_real *logits, *lse;
+    const int32_t *label;
+    zb_real *dlogits;
+};
+
+/* loss[i] = (x - target)^2; dx = 2 * scale * (x - target). */
+struct zb_k_mse_fwd {
+    int64_t n;
+    const zb_real *x, *target;
+    zb_real *loss;
+};
+
+struct zb_k_mse_bwd {
+    int64_t n;
+    double scale;
+    const zb_real *x, *target;
+    zb_real *dx;
+};
+
+/* *y = sum of x[i] (or of x[i]^2), in double, in blocks of 4096 elements whose
+ * sums are added in order. */
+struct zb_k_sum_f64 {
+    int64_t n;
+    const zb_real *x;
+    double *y;
+};
+
+struct zb_k_sumsq_f64 {
+    int64_t n;
+    const zb_real *x;
+    double *y;
+};
+
+/* y[i] = mean + std * z(seed, key, first + i), z standard normal (Box-Muller on
+ * Philox): a parameter's start value depends on its name and element only. */
+struct zb_k_fill_normal {
+    int64_t n, first;
+    uint64_t seed, key;
+    double mean, std;
+    zb_real *y;
+};
+
+/* AdamW (Loshchilov and Hutter 2019): g = grad_scale * grad;
+ * m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * weight_decay * p;
+ * p -= lr * (m / c1) / (sqrt(v / c2) + eps), c1 = 1 - b1^t, c2 = 1 - b2^t. */
+struct zb_k_adamw {
+    int64_t n, t;
+    double lr, beta1, beta2, eps, weight_decay, grad_scale;
+    const zb_real *grad;
+    zb_real *param, *m, *v;
+};
+
+/* SGD with momentum as in PyTorch, but decoupled decay:
+ * p -= lr * weight_decay * p first; g = grad_scale * grad;
+ * buf = t == 1 ? g : momentum * buf + g; p -= lr * buf (p -= lr * g when
+ * momentum is 0; buf may then be NULL). */
+struct zb_k_sgd {
+    int64_t n, t;
+    double lr, momentum, weight_decay, grad_scale;
+    const zb_real *grad;
+    zb_real *param, *buf;
+};
+
+#endif
