@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The model as a graph of ops, and what is derived from it: cuts, forward,
+ * backward-input and backward-weight lists, memory, costs.
+ *
+ * A model family builds a graph once, for the whole model, in model order. The
+ * builder never fails in the middle: the first mistake is remembered and
+ * zb_graph_finish() reports it, so model code reads like the formula.
+ *
+ *     struct zb_graph *g;
+ *     ZB_TRY(zb_graph_new(&g));
+ *     int ids = zb_g_data(g, "input_ids", ZB_DTYPE_I32, 2, bt);
+ *     zb_g_layer(g, "embed");
+ *     int x = zb_g_embedding(g, ids, zb_g_param(g, "wte", 2, vh, opts), -1);
+ *     zb_g_layer(g, "h.0");                  // a legal cut
+ *     ...
+ *     zb_g_loss(g, zb_g_xent(g, logits, labels), labels);
+ *     ZB_TRY(zb_graph_finish(g));
+ *
+ *     struct zb_chunk *c;                    // layers [0, 3) of the model
+ *     ZB_TRY(zb_chunk_new(g, 0, 3, &max_bind, &c));
+ *     ZB_TRY(zb_chunk_forward(c, &run));     // enqueue on run.stream
+ *     ZB_TRY(zb_chunk_backward_input(c, &run));
+ *     ZB_TRY(zb_chunk_backward_weight(c, &run));
+ *
+ * Activations have a symbolic first dimension (ZB_DIM(ZB_SYM_BATCH)) and often
+ * a second (ZB_DIM(ZB_SYM_SEQ)); programs are compiled for the largest values
+ * and run with any smaller ones.
+ *
+ * This header knows nothing of schedules or threads. A finished graph is
+ * read-only and may be shared; a chunk is read-only once made. Running a chunk
+ * touches only what `run` points to.
+ */
+#ifndef ZB_GRAPH_H
+#define ZB_GRAPH_H
+
+#include "zb/backend.h"
+#include "zb/status.h"
+#include "zb/tensor.h"
+
+struct zb_graph;
+struct zb_chunk;
+
+/* ---- building ----------------------------------------------------------
+ *
+ * Every zb_g_ function returns a tensor id >= 0, or -1 after a mistake (also
+ * when an argument is already -1). ZB_G_NONE is an absent optional input. */
+
+#define ZB_G_NONE (-2)
+
+enum zb_status zb_graph_new(struct zb_graph **g_out) ZB_CHECKED;
+void zb_graph_free(struct zb_graph *g);
+
+/* Everything from here on belongs to a new layer; any layer boundary is a legal
+ * cut. `name` is copied. */
+void zb_g_layer(struct zb_graph *g, const char *name);
+
+/* A field of the batch; present on every stage, never sent. */
+int zb_g_data(struct zb_graph *g, const char *name, enum zb_dtype dtype,
+              int n_dims, const int64_t *dim);
+
+/* A table of reals computed at build time (rope angles); `value` is copied. */
+int zb_g_const(struct zb_graph *g, const char *name, int n_dims,
+               const int64_t *dim, const zb_real *value);
+
+enum zb_init { ZB_INIT_NORMAL, ZB_INIT_ONES, ZB_INIT_ZEROS };
+
+struct zb_param_opts {
+    enum zb_init init;
+    double std;    /* of ZB_INIT_NORMAL */
+    int no_decay;  /* 1: weight decay does not apply (norms, biases) */
+    int is_frozen; /* 1: no gradient, no update */
+};
+
+/* A parameter. A second call with the same name gives the same parameter (its
+ * shape must agree): that is how weights are tied. `name` is the checkpoint's
+ * name. Each op that takes it is one *use* with its own gradient. */
+int zb_g_param(struct zb_graph *g, const char *name, int n_dims,
+               const int64_t *dim, const struct zb_param_opts *opts);
+
+/* y[.., out] = x[.., in] W^T + b; W is [out, in], or [in, out] when
+ * `in_by_out` (GPT-2's Conv1D). bias [out] or ZB_G_NONE. */
+int zb_g_linear(struct zb_graph *g, int x, int weight, int bias,
+                int in_by_out);
+/* ids [B,T] i32 -> [B,T,H]; padding_idx -1 is none: its row gets no gradient
+ * from the look-up. */
+int zb_g_embedding(struct zb_graph *g, int ids, int table, int padding_idx);
+/* x [B,T,H] + table[offset + t, :]; table [P,H], P >= offset + largest T. */
+int zb_g_position(struct zb_graph *g, int x, int table, int offset);
+/* Over the last dimension; beta may be ZB_G_NONE. */
+int zb_g_layernorm(struct zb_graph *g, int x, int gamma, int beta, double eps);
+int zb_g_rmsnorm(struct zb_graph *g, int x, int gamma, double eps);
+/* x [B,T,heads,D]; cos, sin: consts [P, half], 2 * half <= D. */
+int zb_g_rope(struct zb_graph *g, int x, int cos, int sin, int interleaved);
+
+struct zb_attn_opts {
+    int causal;
+    double scale;
+    double dropout;
+    int key_mask; /* data [B,T] i32, 0 = padding; or ZB_G_NONE */
+};
+
+/* q [B,T,nq,D], k and v [B,T,nkv,D] -> [B,T,nq*D]. */
+int zb_g_attention(struct zb_graph *g, int q, int k, int v,
+                   const struct zb_attn_opts *opts);
+int zb_g_act(struct zb_graph *g, int x, enum zb_act act);
+/* act(gate) * up */
+int zb_g_gated(struct zb_graph *g, int gate, int up, enum zb_act act);
+int zb_g_add(struct zb_graph *g, int a, int b);
+int zb_g_scale(struct zb_graph *g, int x, double alpha);
+/* p = 0 gives x itself. */
+int zb_g_dropout(struct zb_graph *g, int x, double p);
+/* No copy: the same elements with another shape (same product), and columns
+ * [first, first + n) of the last dimension. */
+int zb_g_reshape(struct zb_graph *g, int x, int n_dims, const int64_t *dim);
+int zb_g_slice(struct zb_graph *g, int x, int64_t first, int64_t n);
+/* logits [..,V], labels [..] i32 (targets, already shifted; -100 = ignored)
+ * -> loss per row [..]. */
+int zb_g_xent(struct zb_graph *g, int logits, int labels);
+/* (x - target)^2 per element; no gradient for target (a data tensor). */
+int zb_g_mse(struct zb_graph *g, int x, int target);
+
+/* The training criterion: the sum of the elements of `loss` divided by how many
+ * count: all, or those whose entry in `labels` is not -100. Once per graph, in
+ * the last layer. */
+void zb_g_loss(struct zb_graph *g, int loss, int labels);
+/* A tensor the caller may ask to see (return_outputs). In the last layer. */
+void zb_g_output(struct zb_graph *g, const char *name, int x);
+
+/* Check the graph and report the first mistake. */
+enum zb_status zb_graph_finish(struct zb_graph *g) ZB_CHECKED;
+
+/* ---- looking at a finished graph ---------------------------------------- */
+
+struct zb_param_info {
+    const char *name;
+    struct zb_shape shape;
+    struct zb_param_opts opts;
+    int n_uses;         /* uses are numbered 0.. in model order */
+    const int *use_ids; /* graph-wide numbers: index of a use's gradient */
+    int has_gradient;   /* 0: frozen, or no path to the loss */
+};
+
+int zb_graph_n_layers(const struct zb_graph *g);
+const char *zb_graph_layer_name(const struct zb_graph *g, int layer);
+int zb_graph_n_params(const struct zb_graph *g);
+int zb_graph_n_uses(const struct zb_graph *g);
+struct zb_param_info zb_graph_param(const struct zb_graph *g, int param);
+int zb_graph_find_param(const struct zb_graph *g, const char *name); /* or -1 */
+
+struct zb_data_info {
+    const char *name;
+    enum zb_dtype dtype;
+    struct zb_shape shape;
+};
+
+int zb_graph_n_data(const struct zb_graph *g);
+struct zb_data_info zb_graph_data(const struct zb_graph *g, int i);
+
+int zb_graph_n_consts(const struct zb_graph *g);
+struct zb_data_info zb_graph_const(const struct zb_graph *g, int i);
+const zb_real *zb_graph_const_value(const struct zb_graph *g, int i);
+
+int zb_graph_n_outputs(const struct zb_graph *g);
+struct zb_data_info zb_graph_output(const struct zb_graph *g, int i);
+
+/* Index of the data field that decides which loss elements count; -1: all. */
+int zb_graph_loss_labels(const struct zb_graph *g);
+/* Number of loss elements of a microbatch when all count. */
+int64_t zb_graph_loss_elems(const struct zb_graph *g,
+                            const struct zb_bind *bind);
+
+/* Floating point operations of one microbatch through layers [first, end). */
+struct zb_flops {
+    double f, b, w;
+};
+struct zb_flops zb_graph_flops(const struct zb_graph *g, int first, int end,
+                               const struct zb_bind *bind);
+
+/* ---- cutting -------------------------------------------------------------- */
+
+/* Cut the layers into n_chunks runs: first_out[c] .. first_out[c+1] - 1 belong
+ * to chunk c (n_chunks + 1 entries). `block_first` and `n_blocks` say which
+ * layers are the repeated ones: uniform distributes only those as models of the
+ * V placement do (the extra ones to the middle), leaving what is before to chunk
+ * 0 and what is after to the last; auto balances flops of F + B + W over all
+ * layers (least maximum; among equals, later cuts). Chunks may be empty. */
+void zb_cut_uniform(int n_before, int n_blocks, int n_after, int n_chunks,
+                    int *first_out);
+void zb_cut_auto(const struct zb_graph *g, const struct zb_bind *bind,
+                 int n_chunks, int *first_out);
+/* `per_chunk` counts of blocks; their sum must be n_blocks. ZB_ECONFIG. */
+enum zb_status zb_cut_list(int n_before, int n_blocks, int n_after,
+                           int n_chunks, const int *per_chunk,
+                           int *first_out) ZB_CHECKED;
+
+/* ---- a chunk: compiled layers --------------------------------------------- */
+
+/* Compile layers [first, end) for microbatches up to `max`. An empty range is
+ * legal: it passes its input on. */
+enum zb_status zb_chunk_new(const struct zb_graph *g, int first, int end,
+                            const struct zb_bind *max,
+                            struct zb_chunk **c_out) ZB_CHECKED;
+void zb_chunk_free(struct zb_chunk *c);
+
+/* Where a chunk's tensors live. Each is one block of memory that the caller
+ * provides, of the size and for the time given here. */
+enum zb_space {
+    ZB_SPACE_IN,      /* forward message received: from F until `in_until` */
+    ZB_SPACE_OUT,     /* forward message to send: written by F, then handed on */
+    ZB_SPACE_DIN,     /* gradient of OUT, received: from B until `din_until` */
+    ZB_SPACE_DOUT,    /* gradient of IN, to send: written by B */
+    ZB_SPACE_FB,      /* F to B */
+    ZB_SPACE_FW,      /* F to W */
+    ZB_SPACE_BW,      /* B to W */
+    ZB_SPACE_SCRATCH, /* within one pass; the largest of the three */
+    ZB_N_SPACES
+};
+
+enum zb_pass { ZB_PASS_F, ZB_PASS_B, ZB_PASS_W, ZB_N_PASSES };
+
+struct zb_chunk_info {
+    int first_layer, end_layer;
+    size_t bytes[ZB_N_SPACES]; /* at the largest microbatch; 64-byte multiples */
+    enum zb_pass in_until;     /* last pass that reads IN */
+    enum zb_pass din_until;    /* last pass that reads DIN (B or W) */
+    int has_loss;              /* F writes the loss sum, the last chunk */
+    int n_ops[ZB_N_PASSES];    /* launches per pass */
+    int n_params;
+    const int *params; /* graph-wide parameter numbers used here, ascending */
+    int n_uses;
+    const int *uses; /* graph-wide use numbers made here, ascending */
+};
+struct zb_chunk_info zb_chunk_info(const struct zb_chunk *c);
+
+/* A tensor that crosses a boundary, for metadata and tests. */
+int zb_chunk_n_in(const struct zb_chunk *c);
+struct zb_data_info zb_chunk_in(const struct zb_chunk *c, int i);
+
+/* What one pass over one microbatch works on. All pointers are device memory of
+ * the device that runs it, unless said otherwise. */
+struct zb_chunk_run {
+    const struct zb_backend_ops *ops;
+    struct zb_stream *stream;
+    struct zb_bind bind;          /* sizes of this microbatch, <= max */
+    void *space[ZB_N_SPACES];     /* NULL where bytes is 0 */
+    void *const *data;            /* [n_data] batch fields of the microbatch */
+    void *const *consts;          /* [n_consts] */
+    zb_real *const *param;        /* [n_params] NULL where not used here */
+    zb_real *const *grad;         /* [n_uses]; accumulated; NULL as above */
+    double *loss_sum;             /* F: sum of the loss elements (one double) */
+    double loss_scale;            /* B: gradient of each loss element */
+    int is_training;              /* 0: no dropout, F keeps what it must */
+    uint64_t seed, step;          /* dropout */
+    const int64_t *sample;        /* [batch] global sample indices */
+};
+
+/* Enqueue one pass. The only errors are the backend's. */
+enum zb_status zb_chunk_forward(const struct zb_chunk *c,
+                                const struct zb_chunk_run *run) ZB_CHECKED;
+enum zb_status zb_chunk_backward_input(const struct zb_chunk *c,
+                                       const struct zb_chunk_run *run)
+    ZB_CHECKED;
+enum zb_status zb_chunk_backward_weight(const struct zb_chunk *c,
+                                        const struct zb_chunk_run *run)
+    ZB_CHECKED;
+
+/* After zb_chunk_forward() with the same run: where output i of the graph lies
+ * (only in the chunk that has the loss). */
+struct zb_view zb_chunk_output(const struct zb_chunk *c,
+                               const struct zb_chunk_run *run, int i);
+
+#endif

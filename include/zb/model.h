@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Model families: from a Hugging Face config.json (or the same keys written in
+ * the configuration file) to a graph.
+ *
+ *     struct zb_model *m;
+ *     ZB_TRY(zb_model_from_json(text, "config.json", &opts, &m));
+ *     zb_model_graph(m);               // finished, ready to be cut
+ *
+ * Adding a family is one file under src/model/ (its table of keys and its
+ * build function) and one row in the table of families.
+ * Threads: any; a model is read-only once made.
+ */
+#ifndef ZB_MODEL_H
+#define ZB_MODEL_H
+
+#include <stdio.h>
+
+#include "zb/graph.h"
+#include "zb/status.h"
+
+struct zb_model;
+
+/* How a model is built, beyond its config. */
+struct zb_model_opts {
+    int64_t max_seq;   /* longest sequence of the run; 0: the config's limit */
+    double init_std;   /* <= 0: the config's initializer_range */
+    int has_key_mask;  /* 1: the batch has an attention_mask field [B,T] */
+    int has_embeds;    /* 1: the batch has inputs_embeds [B,T,H], no input_ids */
+    int no_head;       /* 1: base model: output last_hidden_state, no logits */
+    /* Called at the end to add a criterion of the caller's own to the last
+     * layer instead of cross-entropy on labels: `hidden` is the last tensor
+     * (logits, or the last hidden state with no_head). */
+    void (*criterion)(struct zb_graph *g, int hidden, void *arg);
+    void *criterion_arg;
+};
+
+/* One key of a config: name, and its value as JSON text (a bare word is taken as
+ * a string), with the line it stands in for messages (0: unknown). */
+struct zb_model_key {
+    const char *name;
+    const char *value;
+    int line;
+};
+
+/* Build from the text of a config.json; `where` names it in messages. Unknown
+ * keys of the file are ignored when they do not change the result (a list of
+ * such keys is kept: architectures, torch_dtype, ...); a key that asks for
+ * something not supported is refused by name. */
+enum zb_status zb_model_from_json(const char *text, const char *where,
+                                  const struct zb_model_opts *opts,
+                                  struct zb_model **m_out) ZB_CHECKED;
+
+/* Build from keys written by hand (one of them is model_type): unknown keys are
+ * errors with the nearest known name. */
+enum zb_status zb_model_from_keys(const struct zb_model_key *keys, size_t n,
+                                  const char *where,
+                                  const struct zb_model_opts *opts,
+                                  struct zb_model **m_out) ZB_CHECKED;
+
+/* Wrap a graph the caller built and finished; takes it. Layers [n_before,
+ * n_before + n_blocks) are the repeated ones. */
+enum zb_status zb_model_from_graph(struct zb_graph *g, int n_before,
+                                   int n_blocks,
+                                   struct zb_model **m_out) ZB_CHECKED;
+void zb_model_free(struct zb_model *m);
+
+const struct zb_graph *zb_model_graph(const struct zb_model *m);
+const char *zb_model_type(const struct zb_model *m);
+/* Which layers are the repeated ones, for cutting by blocks. */
+int zb_model_n_before(const struct zb_model *m);
+int zb_model_n_blocks(const struct zb_model *m);
+int64_t zb_model_vocab_size(const struct zb_model *m);
+/* The config as JSON text (every key with its effective value). */
+const char *zb_model_config_json(const struct zb_model *m);
+
+/* Names of the families: NULL past the end. */
+const char *zb_model_family(size_t i);
+
+#endif
