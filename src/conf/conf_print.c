@@ -39,23 +39,26 @@ static void choices_text(const struct zb_conf_opt *opt, char *text, size_t size)
     }
 }
 
+/* An end of a range: whole numbers in full, as they are accepted. */
+static void end_text(const struct zb_conf_opt *opt, double x, char *text,
+                     size_t size)
+{
+    if (opt->kind == ZB_OPT_DOUBLE || opt->kind == ZB_OPT_DOUBLES) {
+        number_text(x, text, size);
+    } else {
+        snprintf(text, size, "%.0f", x);
+    }
+}
+
 static void interval_text(const struct zb_conf_opt *opt, const char *what,
                           char *text, size_t size)
 {
     char lo[32], hi[32];
 
-    number_text(opt->lo, lo, sizeof(lo));
-    number_text(opt->hi, hi, sizeof(hi));
-    if (opt->lo_open) {
-        append(text, size, what);
-        append(text, size, " above ");
-        append(text, size, lo);
-        append(text, size, opt->hi_open ? " and below " : " and at most ");
-        append(text, size, hi);
-        return;
-    }
+    end_text(opt, opt->lo, lo, sizeof(lo));
+    end_text(opt, opt->hi, hi, sizeof(hi));
     append(text, size, what);
-    append(text, size, " from ");
+    append(text, size, opt->lo_open ? " above " : " from ");
     append(text, size, lo);
     append(text, size, opt->hi_open ? " to below " : " to ");
     append(text, size, hi);
