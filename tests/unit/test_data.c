@@ -313,9 +313,11 @@ static void numbers_out_of_range_are_refused(void)
     CU_ASSERT_EQUAL(zb_dataset_train_batch(ds, 1, 4, 0, 4, &other), ZB_EINVAL);
     CU_ASSERT_EQUAL(zb_dataset_train_batch(ds, INT64_MAX, 4, 0, 4, &batch),
                     ZB_EINVAL);
+    zb_batch_release(&other);
     CU_ASSERT_EQUAL(zb_batch_init(&other, 0, 4), ZB_EINVAL);
     zb_batch_release(&batch);
     zb_dataset_close(ds);
+    CU_ASSERT_EQUAL(zb_mem_live(), 0);
 }
 
 static void too_small_set_names_both_numbers(void)
