@@ -28,7 +28,8 @@ for f in $(find "$srcdir/src" \( -name '*.[ch]' -o -name '*.cu' \)); do
         case $inc in
         config.h) continue ;;
         zb/*.h) name=${inc#zb/}; name=${name%.h}
-                case $base_headers in *" $name "*) owner=base ;; *) owner=$name ;; esac ;;
+                case $base_headers in *" $name "*) owner=base ;; *) owner=$name ;; esac
+                case $name in kernel|check) owner=backend ;; esac ;;
         */*) owner=${inc%%/*}
              # another folder's private header is off limits, kern/ excepted
              [ "$owner" = "$mod" ] || [ "$owner" = kern ] || {
