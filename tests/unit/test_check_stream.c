@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "backend/check/check_int.h"
 #include "check_rig.h"
 #include "zb/mem.h"
 #include "zb/thread.h"
@@ -151,6 +152,39 @@ static void too_many_streams_are_refused(void)
         r.ops->stream_free(s[--n]);
     }
     CU_ASSERT_EQUAL(rig_close(&r), 0);
+}
+
+/* How many of 1000 delays of two streams differ. */
+static int n_delays_differing(uint64_t rng_a, uint64_t rng_b)
+{
+    int n = 0;
+
+    for (int i = 0; i < 1000; i++) {
+        n += zb_ck_draw_delay_us(&rng_a, 50) != zb_ck_draw_delay_us(&rng_b, 50);
+    }
+    return n;
+}
+
+static void delays_depend_on_seed_device_and_stream(void)
+{
+    uint64_t rng = zb_ck_seed(7, 1, 2);
+    int64_t longest = 0;
+    int n_late = 0;
+
+    CU_ASSERT_EQUAL(n_delays_differing(rng, zb_ck_seed(7, 1, 2)), 0);
+    CU_ASSERT(n_delays_differing(rng, zb_ck_seed(8, 1, 2)) > 100);
+    CU_ASSERT(n_delays_differing(rng, zb_ck_seed(7, 2, 2)) > 100);
+    CU_ASSERT(n_delays_differing(rng, zb_ck_seed(7, 1, 1)) > 100);
+    for (int i = 0; i < 8000; i++) {
+        int64_t us = zb_ck_draw_delay_us(&rng, 50);
+
+        CU_ASSERT(us >= 0 && us <= 50);
+        longest = us > longest ? us : longest;
+        n_late += us > 0;
+    }
+    CU_ASSERT_EQUAL(longest, 50);
+    CU_ASSERT(n_late > 800 && n_late < 1200);
+    CU_ASSERT_EQUAL(zb_ck_draw_delay_us(&rng, 0), 0);
 }
 
 /* ---- closing ------------------------------------------------------------ */
@@ -568,6 +602,7 @@ int main(void)
         ZBT_CASE(queue_longer_than_its_ring_keeps_order),
         ZBT_CASE(stream_slot_is_used_again),
         ZBT_CASE(too_many_streams_are_refused),
+        ZBT_CASE(delays_depend_on_seed_device_and_stream),
         ZBT_CASE(close_with_long_delays_queued_ends),
         ZBT_CASE(first_report_cuts_long_delays_short),
         ZBT_CASE(failing_allocation_unwinds),

@@ -28,13 +28,32 @@ uint64_t zb_ck_checksum(const void *ptr, size_t bytes)
 }
 
 /* splitmix64 (Steele, Lea and Flood 2014). */
-static uint64_t draw(struct ck_stream *s)
+static uint64_t draw(uint64_t *rng)
 {
-    uint64_t z = s->rng += 0x9e3779b97f4a7c15u;
+    uint64_t z = *rng += 0x9e3779b97f4a7c15u;
 
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
+}
+
+uint64_t zb_ck_seed(uint64_t seed, int device, int number)
+{
+    uint64_t rng = seed;
+
+    rng = draw(&rng) + (uint64_t)device;
+    rng = draw(&rng) + (uint64_t)number;
+    return draw(&rng);
+}
+
+int64_t zb_ck_draw_delay_us(uint64_t *rng, int max_delay_us)
+{
+    uint64_t z = draw(rng);
+
+    if (max_delay_us <= 0 || z % DELAY_EVERY != 0) {
+        return 0;
+    }
+    return (int64_t)(z / DELAY_EVERY % ((uint64_t)max_delay_us + 1));
 }
 
 static int is_stopping(const struct ck_backend *be)
@@ -45,14 +64,9 @@ static int is_stopping(const struct ck_backend *be)
 
 static void delay(struct ck_stream *s)
 {
-    uint64_t z = draw(s);
-    int64_t us = s->be->opts.max_delay_us;
-    int64_t left;
+    int64_t left =
+        1000 * zb_ck_draw_delay_us(&s->rng, s->be->opts.max_delay_us);
 
-    if (us <= 0 || z % DELAY_EVERY != 0) {
-        return;
-    }
-    left = (int64_t)(z / DELAY_EVERY % (uint64_t)(us + 1)) * 1000;
     while (left > 0 && !is_stopping(s->be)) {
         zb_sleep_ns(left < NAP_NS ? left : NAP_NS);
         left -= NAP_NS;

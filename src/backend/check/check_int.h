@@ -230,6 +230,11 @@ void zb_ck_stream_main(void *arg);
 void zb_ck_wait_done(struct ck_stream *s, uint64_t n);
 uint64_t zb_ck_checksum(const void *ptr, size_t bytes);
 
+/* The delays of a stream, in microseconds, 0 for seven in eight: a sequence of
+ * its own for each seed, device and number of the stream on its device. */
+uint64_t zb_ck_seed(uint64_t seed, int device, int number);
+int64_t zb_ck_draw_delay_us(uint64_t *rng, int max_delay_us);
+
 /* ---- devices and the backend -------------------------------------------- */
 
 /* A host thread that owns devices, and what it has waited for. Under mu. */

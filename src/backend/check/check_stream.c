@@ -77,9 +77,7 @@ static struct ck_stream *claim_slot(struct ck_device *dev, const char *name)
     s->dev = dev;
     s->name = kept;
     s->node = no_node;
-    s->rng = be->opts.seed * 0x9e3779b97f4a7c15u +
-             (uint64_t)dev->index * 0xbf58476d1ce4e5b9u +
-             (uint64_t)dev->n_streams * 0x94d049bb133111ebu;
+    s->rng = zb_ck_seed(be->opts.seed, dev->index, dev->n_streams);
     dev->n_streams++;
     dev->n_live++;
     return s;
