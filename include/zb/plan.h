@@ -85,13 +85,15 @@ struct zb_schedule {
     int n_stage;
     int n_micro;
     int n_chunk; /* chunks per stage */
+    int is_forward_only; /* made by zb_plan_forward_only(): F and messages */
     enum zb_placement placement;
     struct zb_stage_nodes *stages; /* [n_stage] */
     double makespan;               /* G: end of the last node, start at 0 */
     double span;        /* max over stages of (last end - first start) */
     double bubble_rate; /* 1 - (busiest stage's work) / makespan */
+    double lower_bound; /* no schedule is shorter than this; NAN: not known */
     double plan_ms;     /* time the planner took */
-    double *peak_mem;   /* [n_stage], in the unit of the memory input */
+    double *peak_mem;   /* [n_stage], unit of the input; NAN: not known */
 };
 
 /* What a planner needs to know. Arrays have n_virtual entries, model order. */
@@ -100,9 +102,9 @@ struct zb_plan_input {
     int n_micro;
     int n_chunk;
     enum zb_placement placement;
-    double *f_cost, *b_cost, *w_cost; /* time of F, B, W; > 0, w may be 0 */
+    double *f_cost, *b_cost, *w_cost; /* time of F, B, W; >= 0 */
     double c_cost;                    /* latency of a message between stages */
-    /* Change of memory: f_mem > 0 counted from F's start, b_mem and w_mem <= 0
+    /* Change of memory: f_mem >= 0 counted from F's start, b_mem and w_mem <= 0
      * from the end of B and W; f_mem + b_mem + w_mem = 0. BW frees both. */
     double *f_mem, *b_mem, *w_mem;
     double *max_mem; /* [n_stage], hard limit; INFINITY = none */
@@ -127,6 +129,9 @@ enum zb_status zb_planner_shape(const char *planner,
                                 enum zb_placement *placement_out,
                                 int *n_chunk_out) ZB_CHECKED;
 
+/* The planners by number, 0, 1, ...; NULL behind the last. */
+const char *zb_planner_name(int i);
+
 /* Make a schedule with all nodes, communication included. `planner`: zbv,
  * get_v_schedule, 1f1b, gpipe, or file:PATH. The result passes
  * zb_schedule_check(). ZB_EINFEASIBLE when memory does not suffice, with the
@@ -147,23 +152,28 @@ enum zb_status zb_plan_forward_only(const struct zb_plan_input *in,
 enum zb_status zb_schedule_simulate(struct zb_schedule *s,
                                     const struct zb_plan_input *in) ZB_CHECKED;
 
-/* Add SEND and RECV nodes to a schedule that has only compute nodes, in an
- * order that needs no buffering. */
+/* Add SEND and RECV nodes to a schedule that has none, in an order that needs
+ * no buffering, and simulate it. `in` may be NULL: the nodes' own times decide
+ * the order then if they are possible ones, else times with all costs equal,
+ * which the nodes get. ZB_EINVAL when there are messages already. */
 enum zb_status zb_schedule_add_comm(struct zb_schedule *s,
                                     const struct zb_plan_input *in) ZB_CHECKED;
 
-/* Prove that workers can run it: every F, B, W (or BW) exactly once; F, B and W
- * of a chunk each in microbatch order; inputs before use; every SEND after the
- * node that makes its data and matched by one RECV, in one order per pair of
- * stages and direction; no deadlock when channels hold nothing (sender and
- * receiver meet; POST_VALIDATION messages alone may wait in a slot of one);
- * peak memory within max_mem (`in` may be NULL: memory is not checked).
+/* Prove that workers can run it: every F, B, W (or BW) exactly once; F, B, W
+ * and each type of message of a chunk in microbatch order; inputs before use;
+ * every SEND after the node that makes its data and matched by one RECV, in one
+ * order per pair of stages and direction; no deadlock when channels hold
+ * nothing (sender and receiver meet; POST_VALIDATION messages alone may wait in
+ * a slot of one); peak memory within max_mem (`in` may be NULL: memory is not
+ * checked). A schedule with is_forward_only has F and its messages, no others.
  * ZB_ECONFIG with stage, node and microbatch otherwise. */
 enum zb_status zb_schedule_check(const struct zb_schedule *s,
                                  const struct zb_plan_input *in) ZB_CHECKED;
 
 enum zb_plan_format { ZB_PLAN_TEXT, ZB_PLAN_JSON, ZB_PLAN_NODES };
 
+/* Write a schedule. Text is for people (no reader), json has the compute nodes,
+ * nodes has all of them. Numbers read back exactly. ZB_EIO when `f` fails. */
 enum zb_status zb_schedule_write(const struct zb_schedule *s,
                                  enum zb_plan_format format,
                                  FILE *f) ZB_CHECKED;
