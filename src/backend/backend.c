@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "zb/backend.h"
+#include "backend/backend_int.h"
+
+/* In the order of preference of "auto", helpers last. */
+static const struct zb_backend_ops *const table[] = {
+    &zb_backend_cpu_ops,
+    &zb_backend_check_ops,
+};
+
+/* Names that are known everywhere but not built into every library. */
+static const char *const known_names[] = {"cuda", "sim"};
+
+void zb_backend_no_mark(struct zb_stream *stream, const char *node)
+{
+    (void)stream;
+    (void)node;
+}
+
+enum zb_status zb_backend_no_discard(struct zb_stream *stream, void *ptr,
+                                     size_t bytes)
+{
+    (void)stream;
+    (void)ptr;
+    (void)bytes;
+    return ZB_OK;
+}
+
+enum zb_status zb_backend_no_host_access(struct zb_device *dev,
+                                         const void *ptr, size_t bytes,
+                                         enum zb_access_mode mode)
+{
+    (void)dev;
+    (void)ptr;
+    (void)bytes;
+    (void)mode;
+    return ZB_OK;
+}
+
+const struct zb_backend_ops *zb_backend_at(size_t i)
+{
+    return i < ZB_COUNT_OF(table) ? table[i] : NULL;
+}
+
+static const struct zb_backend_ops *find(const char *name)
+{
+    for (size_t i = 0; i < ZB_COUNT_OF(table); i++) {
+        if (strcmp(table[i]->name, name) == 0) {
+            return table[i];
+        }
+    }
+    return NULL;
+}
+
+static enum zb_status refuse(const char *name)
+{
+    char names[128] = "auto";
+
+    for (size_t i = 0; i < ZB_COUNT_OF(known_names); i++) {
+        if (strcmp(known_names[i], name) == 0) {
+            return zb_fail(ZB_EUNSUPPORTED,
+                           "backend '%s' is not built into this zbrun", name);
+        }
+    }
+    for (size_t i = 0; i < ZB_COUNT_OF(table); i++) {
+        size_t len = strlen(names);
+
+        snprintf(names + len, sizeof(names) - len, ", %s", table[i]->name);
+    }
+    return zb_fail(ZB_ECONFIG, "unknown backend '%s' (there are: %s)", name,
+                   names);
+}
+
+enum zb_status zb_backend_open(const char *name,
+                               const struct zb_backend_opts *opts,
+                               struct zb_backend **be_out)
+{
+    const struct zb_backend_ops *ops;
+
+    if (opts->n_devices < 1 || opts->threads_per_device < 1) {
+        return zb_fail(ZB_EINVAL, "a backend needs at least one device and one "
+                                  "thread per device, not %d and %d",
+                       opts->n_devices, opts->threads_per_device);
+    }
+    ops = strcmp(name, "auto") == 0 ? &zb_backend_cpu_ops : find(name);
+    if (ops == NULL) {
+        return refuse(name);
+    }
+    return ops->open(opts, be_out);
+}
+
+void zb_backend_close(struct zb_backend *be)
+{
+    if (be != NULL) {
+        be->ops->close(be);
+    }
+}

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Attention, forward: softmax with running maximum and sum over blocks of keys
+ * (Dao et al. 2022, "FlashAttention"; Milakov and Gimelshein 2018).
+ */
+#include "config.h"
+
+#include <string.h>
+
+#include "backend/cpu/cpu_attn.h"
+#include "kern/fmath.h"
+#include "kern/philox.h"
+
+static int64_t min_of(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+void zb_attn_tile_init(struct attn_tile *t, const struct zb_k_attention_fwd *p,
+                       int64_t b, int64_t h, int64_t i0)
+{
+    int64_t first = 0;
+
+    t->p = p;
+    t->b = b;
+    t->h = h;
+    t->kv = h * p->kv_heads / p->q_heads;
+    t->i0 = i0;
+    t->n = min_of(p->seq - i0, ATTN_QUERIES);
+    t->n_pad = zb_vec_round(t->n);
+    t->mask = p->key_mask != NULL ? p->key_mask + b * p->seq : NULL;
+    while (t->mask != NULL && first < p->seq && t->mask[first] == 0) {
+        first++;
+    }
+    if (p->causal) {
+        t->n_dead = min_of(first > i0 ? first - i0 : 0, t->n);
+    } else {
+        t->n_dead = first == p->seq ? t->n : 0;
+    }
+}
+
+int zb_attn_first_block(const struct attn_tile *t, struct attn_block *k)
+{
+    k->j0 = 0;
+    k->n = 0;
+    return zb_attn_next_block(t, k);
+}
+
+int zb_attn_next_block(const struct attn_tile *t, struct attn_block *k)
+{
+    int64_t end = t->p->causal ? t->i0 + t->n : t->p->seq;
+
+    k->j0 += k->n;
+    k->is_diagonal = t->p->causal && k->j0 >= t->i0;
+    k->skip = k->is_diagonal ? (k->j0 - t->i0) / ZB_VEC * ZB_VEC : 0;
+    k->n = min_of(end - k->j0, k->is_diagonal ? ATTN_DIAG : ATTN_KEYS);
+    return k->n > 0;
+}
+
+void zb_attn_query_scales(const struct attn_tile *t, zb_real *factor)
+{
+    for (int64_t i = 0; i < t->n_pad; i++) {
+        factor[i] = i < t->n_dead ? ZB_R(0) : (zb_real)t->p->scale;
+    }
+}
+
+void zb_attn_load_columns(const struct attn_tile *t, const zb_real *x,
+                          int64_t row, zb_real *dst)
+{
+    zb_tile_transpose(t->n, t->p->head_dim, x, row, dst, ATTN_QUERIES, 1);
+}
+
+static void forbid(const struct attn_tile *t, const struct attn_block *k,
+                   zb_real *s)
+{
+    for (int64_t j = 0; j < k->n; j++) {
+        zb_real *row = s + j * ATTN_QUERIES;
+
+        if (t->mask != NULL && t->mask[k->j0 + j] == 0) {
+            for (int64_t i = t->n_dead; i < t->n_pad; i++) {
+                row[i] = ATTN_NEVER;
+            }
+        }
+        if (k->is_diagonal) {
+            for (int64_t i = k->skip; i < k->j0 + j - t->i0; i++) {
+                row[i] = ATTN_NEVER;
+            }
+        }
+    }
+}
+
+void zb_attn_scores(const struct attn_tile *t, const struct attn_block *k,
+                    const zb_real *qt, zb_real *s)
+{
+    const struct zb_k_attention_fwd *p = t->p;
+    struct zb_tile_a keys = {p->k + (t->b * p->seq + k->j0) * p->k_row +
+                                 t->kv * p->k_head,
+                             p->k_row, 1};
+
+    zb_tile_gemm(k->n, t->n_pad - k->skip, p->head_dim, keys, qt + k->skip,
+                 ATTN_QUERIES, s + k->skip, ATTN_QUERIES, 0);
+    if (t->mask != NULL || k->is_diagonal) {
+        forbid(t, k, s);
+    }
+}
+
+/* Blocks of four random numbers lie along the keys: the block of key j of query
+ * i of head h is (h * seq + i) * ceil(seq / 4) + j / 4. */
+void zb_attn_dropout(const struct attn_tile *t, const struct attn_block *k,
+                     zb_real *factor)
+{
+    const struct zb_k_attention_fwd *p = t->p;
+    struct zb_philox_key key = zb_philox_site_key(
+        p->philox.seed, p->philox.step, p->philox.site);
+    uint64_t sample = (uint64_t)p->philox.sample[t->b];
+    uint64_t per_row = (uint64_t)(p->seq + 3) / 4;
+    uint64_t first_row = (uint64_t)(t->h * p->seq + t->i0);
+    uint32_t limit = zb_drop_limit(p->dropout);
+    zb_real keep = (zb_real)(1.0 / (1.0 - p->dropout));
+
+    for (int64_t j = 0; j < k->n; j += 4) {
+        zb_real *row = factor + j * ATTN_QUERIES;
+        uint64_t first = first_row * per_row + (uint64_t)(k->j0 + j) / 4;
+
+        ZB_EACH(i, ATTN_QUERIES) {
+            struct zb_philox_out x =
+                zb_philox(key, first + (uint64_t)i * per_row, sample);
+
+            row[i] = x.x0 >= limit ? keep : ZB_R(0);
+            row[i + ATTN_QUERIES] = x.x1 >= limit ? keep : ZB_R(0);
+            row[i + 2 * ATTN_QUERIES] = x.x2 >= limit ? keep : ZB_R(0);
+            row[i + 3 * ATTN_QUERIES] = x.x3 >= limit ? keep : ZB_R(0);
+        }
+    }
+}
+
+/* One thread's working memory. */
+struct fwd_scratch {
+    zb_real s[ATTN_KEYS][ATTN_QUERIES];
+    zb_real factor[ATTN_KEYS][ATTN_QUERIES];
+    zb_real top[ATTN_QUERIES];   /* running maximum */
+    zb_real sum[ATTN_QUERIES];   /* running sum of exponentials */
+    zb_real shrink[ATTN_QUERIES];
+    zb_real columns[]; /* q, then out: [d][ATTN_QUERIES] each */
+};
+
+/* s = exp(s - maximum), and what was summed before shrinks to the new maximum.
+ * Queries before `skip` do not see the block. */
+static void weigh(const struct attn_block *k, int64_t n, struct fwd_scratch *w)
+{
+    for (int64_t i0 = k->skip; i0 < n; i0 += ZB_VEC) {
+        zb_real *top = w->top + i0, *sum = w->sum + i0;
+        zb_real *shrink = w->shrink + i0;
+        zb_real old[ZB_VEC_BYTES / sizeof(zb_real)];
+
+        ZB_EACH(i, ZB_VEC) {
+            old[i] = top[i];
+        }
+        for (int64_t j = 0; j < k->n; j++) {
+            const zb_real *s = w->s[j] + i0;
+
+            ZB_EACH(i, ZB_VEC) {
+                top[i] = s[i] > top[i] ? s[i] : top[i];
+            }
+        }
+        ZB_EACH(i, ZB_VEC) {
+            shrink[i] = zb_exp(old[i] - top[i]);
+            sum[i] *= shrink[i];
+        }
+        for (int64_t j = 0; j < k->n; j++) {
+            zb_real *s = w->s[j] + i0;
+
+            ZB_EACH(i, ZB_VEC) {
+                s[i] = zb_exp(s[i] - top[i]);
+                sum[i] += s[i];
+            }
+        }
+    }
+}
+
+static void add_block(const struct attn_tile *t, const struct attn_block *k,
+                      const zb_real *qt, zb_real *ot, struct fwd_scratch *w)
+{
+    const struct zb_k_attention_fwd *p = t->p;
+    struct zb_tile_a values = {p->v + (t->b * p->seq + k->j0) * p->v_row +
+                                   t->kv * p->v_head,
+                               1, p->v_row};
+    int64_t n = t->n_pad - k->skip;
+
+    zb_attn_scores(t, k, qt, w->s[0]);
+    weigh(k, t->n_pad, w);
+    if (p->dropout > 0) {
+        zb_attn_dropout(t, k, w->factor[0]);
+        for (int64_t j = 0; j < k->n; j++) {
+            zb_real *s = w->s[j] + k->skip;
+            const zb_real *factor = w->factor[j] + k->skip;
+
+            ZB_EACH(i, n) {
+                s[i] *= factor[i];
+            }
+        }
+    }
+    for (int64_t d = 0; k->j0 > 0 && d < p->head_dim; d++) {
+        zb_real *row = ot + d * ATTN_QUERIES + k->skip;
+        const zb_real *shrink = w->shrink + k->skip;
+
+        ZB_EACH(i, n) {
+            row[i] *= shrink[i];
+        }
+    }
+    zb_tile_gemm(p->head_dim, n, k->n, values, w->s[0] + k->skip, ATTN_QUERIES,
+                 ot + k->skip, ATTN_QUERIES, 1);
+}
+
+static void finish(const struct attn_tile *t, zb_real *ot,
+                   struct fwd_scratch *w)
+{
+    const struct zb_k_attention_fwd *p = t->p;
+    int64_t row = p->q_heads * p->head_dim;
+    zb_real *lse = p->lse + (t->b * p->q_heads + t->h) * p->seq + t->i0;
+    zb_real *out = p->out + (t->b * p->seq + t->i0) * row + t->h * p->head_dim;
+
+    ZB_EACH(i, t->n) {
+        lse[i] = w->top[i] + zb_log(w->sum[i]);
+    }
+    ZB_EACH(i, t->n_pad) {
+        w->shrink[i] = ZB_R(1) / w->sum[i];
+    }
+    for (int64_t d = 0; d < p->head_dim; d++) {
+        ZB_EACH(i, t->n_pad) {
+            ot[d * ATTN_QUERIES + i] *= w->shrink[i];
+        }
+    }
+    zb_tile_transpose(p->head_dim, t->n, ot, ATTN_QUERIES, out, row, 0);
+}
+
+static void forward_tile(const struct attn_tile *t, struct fwd_scratch *w)
+{
+    const struct zb_k_attention_fwd *p = t->p;
+    zb_real *qt = w->columns, *ot = qt + p->head_dim * ATTN_QUERIES;
+    struct attn_block k;
+
+    zb_attn_load_columns(t,
+                         p->q + (t->b * p->seq + t->i0) * p->q_row +
+                             t->h * p->q_head,
+                         p->q_row, qt);
+    zb_attn_query_scales(t, w->shrink);
+    for (int64_t d = 0; d < p->head_dim; d++) {
+        ZB_EACH(i, t->n_pad) {
+            qt[d * ATTN_QUERIES + i] *= w->shrink[i];
+        }
+    }
+    memset(ot, 0, (size_t)p->head_dim * ATTN_QUERIES * sizeof(zb_real));
+    for (int64_t i = 0; i < t->n_pad; i++) {
+        w->top[i] = ATTN_NEVER;
+        w->sum[i] = 0;
+    }
+    for (int ok = zb_attn_first_block(t, &k); ok;
+         ok = zb_attn_next_block(t, &k)) {
+        add_block(t, &k, qt, ot, w);
+    }
+    finish(t, ot, w);
+}
+
+static int64_t n_tiles(const struct zb_k_attention_fwd *p)
+{
+    return (p->seq + ATTN_QUERIES - 1) / ATTN_QUERIES;
+}
+
+static void forward_part(const struct zb_device *dev, const void *arg,
+                         int64_t begin, int64_t end, int thread)
+{
+    const struct zb_k_attention_fwd *p = arg;
+    struct attn_tile t;
+
+    for (int64_t u = begin; u < end; u++) {
+        int64_t bh = u / n_tiles(p), tile = u % n_tiles(p);
+
+        zb_attn_tile_init(&t, p, bh / p->q_heads, bh % p->q_heads,
+                          tile * ATTN_QUERIES);
+        forward_tile(&t, dev->scratch[thread].ptr);
+    }
+}
+
+enum zb_status zb_cpu_attention_fwd(struct zb_device *dev, const void *params)
+{
+    const struct zb_k_attention_fwd *p = params;
+
+    ZB_TRY(zb_cpu_scratch_reserve(
+        dev, sizeof(struct fwd_scratch) +
+                 2 * (size_t)p->head_dim * ATTN_QUERIES * sizeof(zb_real)));
+    zb_cpu_for(dev, p->batch * p->q_heads * n_tiles(p), 1,
+               0.1 * ATTN_QUERIES * (double)(p->seq * p->head_dim),
+               forward_part, p);
+    return ZB_OK;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the forward and backward pass of attention share.
+ *
+ * Both work on tiles of queries against blocks of keys, and hold everything
+ * that has a query index with the query as the fast (vector) dimension:
+ * s[j][i] is the score of key j and query i. So maxima and sums over keys need
+ * no step across a vector, and all six products are the one of cpu_tile.h.
+ *
+ * Causal blocks on the diagonal are ATTN_DIAG keys wide, and their products
+ * begin at the first query that sees any of their keys (`skip`).
+ */
+#ifndef ZB_CPU_ATTN_H
+#define ZB_CPU_ATTN_H
+
+#include "backend/cpu/cpu_int.h"
+#include "backend/cpu/cpu_tile.h"
+
+#define ATTN_QUERIES 64 /* queries of a tile */
+#define ATTN_KEYS 64    /* keys of a block */
+#define ATTN_DIAG 16
+
+/* The score of a key that a query may not see: far below any true score, but a
+ * number, so that no difference of scores is undefined. */
+#define ATTN_NEVER ZB_R(-1e30)
+
+/* One tile of queries of one head of one sample. */
+struct attn_tile {
+    const struct zb_k_attention_fwd *p;
+    int64_t b, h, kv;
+    int64_t i0, n;  /* its queries */
+    int64_t n_pad;  /* n in whole vectors; queries past n hold zeros */
+    int64_t n_dead; /* its first n_dead queries see no key by the key mask */
+    const int32_t *mask; /* of the sample's keys, or NULL */
+};
+
+/* One block of keys. */
+struct attn_block {
+    int64_t j0, n; /* keys */
+    int64_t skip;  /* first query (in the tile) that the products cover */
+    int is_diagonal;
+};
+
+void zb_attn_tile_init(struct attn_tile *t, const struct zb_k_attention_fwd *p,
+                       int64_t b, int64_t h, int64_t i0);
+
+/* The first block of a tile has j0 = 0; 0 when there is no next one. */
+int zb_attn_first_block(const struct attn_tile *t, struct attn_block *k);
+int zb_attn_next_block(const struct attn_tile *t, struct attn_block *k);
+
+/* Scale of each query's scores: 0 for those without a key, which weigh all keys
+ * the same. factor: [ATTN_QUERIES]. */
+void zb_attn_query_scales(const struct attn_tile *t, zb_real *factor);
+
+/* The tile's rows of x (row stride `row`) as columns dst[d][ATTN_QUERIES]. */
+void zb_attn_load_columns(const struct attn_tile *t, const zb_real *x,
+                          int64_t row, zb_real *dst);
+
+/* s = K q, and never where a query may not see a key. qt: [d][ATTN_QUERIES],
+ * scaled; s: [ATTN_KEYS][ATTN_QUERIES]. */
+void zb_attn_scores(const struct attn_tile *t, const struct attn_block *k,
+                    const zb_real *qt, zb_real *s);
+
+/* factor[j][i] = 0 or 1 / (1 - dropout). */
+void zb_attn_dropout(const struct attn_tile *t, const struct attn_block *k,
+                     zb_real *factor);
+
+#endif

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Start values and optimizer steps.
+ */
+#include "config.h"
+
+#include <math.h>
+
+#include "backend/cpu/cpu_int.h"
+#include "kern/update.h"
+
+#define ALIGN 64
+#define NORMAL_BLOCKS 64
+
+/* Elements [begin, end) of the numbers after `first`; whole blocks of random
+ * numbers are made, and those asked for are taken from them. */
+static void fill_normal_part(const struct zb_device *dev, const void *arg,
+                             int64_t begin, int64_t end, int thread)
+{
+    const struct zb_k_fill_normal *p = arg;
+    zb_real mean = (zb_real)p->mean, std = (zb_real)p->std;
+    zb_real z[4 * NORMAL_BLOCKS];
+
+    (void)dev;
+    (void)thread;
+    for (int64_t i = begin; i < end;) {
+        uint64_t block = (uint64_t)(p->first + i) / 4;
+        int64_t skip = (p->first + i) % 4;
+        int64_t left = end - i, most = 4 * NORMAL_BLOCKS - skip;
+        int64_t n = left < most ? left : most;
+
+        ZB_EACH(k, NORMAL_BLOCKS) {
+            zb_normal_block(p->seed, p->key, block + (uint64_t)k, z + 4 * k);
+        }
+        ZB_EACH(k, n) {
+            p->y[i + k] = mean + std * z[skip + k];
+        }
+        i += n;
+    }
+}
+
+enum zb_status zb_cpu_fill_normal(struct zb_device *dev, const void *params)
+{
+    const struct zb_k_fill_normal *p = params;
+
+    zb_cpu_for(dev, p->n, ALIGN, 4.0, fill_normal_part, p);
+    return ZB_OK;
+}
+
+static struct zb_adamw_coef adamw_coef(const struct zb_k_adamw *p)
+{
+    double c1 = 1.0 - pow(p->beta1, (double)p->t);
+    double c2 = 1.0 - pow(p->beta2, (double)p->t);
+
+    return (struct zb_adamw_coef){
+        .grad_scale = (zb_real)p->grad_scale,
+        .beta1 = (zb_real)p->beta1,
+        .beta2 = (zb_real)p->beta2,
+        .one_minus_beta1 = (zb_real)(1.0 - p->beta1),
+        .one_minus_beta2 = (zb_real)(1.0 - p->beta2),
+        .decay = (zb_real)(1.0 - p->lr * p->weight_decay),
+        .step = (zb_real)(p->lr / c1),
+        .root_c2 = (zb_real)(1.0 / sqrt(c2)),
+        .eps = (zb_real)p->eps,
+    };
+}
+
+static void adamw_part(const struct zb_device *dev, const void *arg,
+                       int64_t begin, int64_t end, int thread)
+{
+    const struct zb_k_adamw *p = arg;
+    const struct zb_adamw_coef coef = adamw_coef(p);
+    const zb_real *grad = p->grad + begin;
+    zb_real *param = p->param + begin, *m = p->m + begin, *v = p->v + begin;
+
+    (void)dev;
+    (void)thread;
+    ZB_EACH(i, end - begin) {
+        zb_adamw_step(&coef, grad[i], &param[i], &m[i], &v[i]);
+    }
+}
+
+enum zb_status zb_cpu_adamw(struct zb_device *dev, const void *params)
+{
+    const struct zb_k_adamw *p = params;
+
+    zb_cpu_for(dev, p->n, ALIGN, 1.0, adamw_part, p);
+    return ZB_OK;
+}
+
+static void sgd_part(const struct zb_device *dev, const void *arg,
+                     int64_t begin, int64_t end, int thread)
+{
+    const struct zb_k_sgd *p = arg;
+    const zb_real *grad = p->grad + begin;
+    zb_real *param = p->param + begin;
+    zb_real *buf = p->buf != NULL ? p->buf + begin : NULL;
+    zb_real decay = (zb_real)(1.0 - p->lr * p->weight_decay);
+    zb_real lr = (zb_real)p->lr, scale = (zb_real)p->grad_scale;
+    zb_real momentum = p->t == 1 ? ZB_R(0) : (zb_real)p->momentum;
+
+    (void)dev;
+    (void)thread;
+    if (p->momentum == 0) {
+        ZB_EACH(i, end - begin) {
+            param[i] = decay * param[i] - lr * (scale * grad[i]);
+        }
+        return;
+    }
+    if (p->t == 1) {
+        /* the buffer holds nothing yet, not even a number */
+        ZB_EACH(i, end - begin) {
+            buf[i] = 0;
+        }
+    }
+    ZB_EACH(i, end - begin) {
+        zb_real g = momentum * buf[i] + scale * grad[i];
+
+        buf[i] = g;
+        param[i] = decay * param[i] - lr * g;
+    }
+}
+
+enum zb_status zb_cpu_sgd(struct zb_device *dev, const void *params)
+{
+    const struct zb_k_sgd *p = params;
+
+    zb_cpu_for(dev, p->n, ALIGN, 0.7, sgd_part, p);
+    return ZB_OK;
+}

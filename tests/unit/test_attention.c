@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Attention of every backend against the formula in double with whole score
+ * matrices, and its gradients against central differences.
+ */
+#include "config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kern/philox.h"
+#include "ops_rig.h"
+
+static const char *backend;
+
+struct shape {
+    int64_t batch, seq, q_heads, kv_heads, dim;
+    int causal, has_mask, is_packed;
+    double dropout;
+};
+
+/* One case: host values, device buffers, parameters. With is_packed q, k and v
+ * lie in one row of [q heads | k heads | v heads]. */
+struct setup {
+    struct shape s;
+    int64_t q_n, k_n, out_n; /* elements of q, of k and v, of out */
+    double *q, *k, *v, *dout, *out, *lse, *dq, *dk, *dv;
+    int32_t mask[2048];
+    int64_t sample[16];
+    int64_t *sample_dev;
+    int32_t *mask_dev;
+    zb_real *dout_dev, *dq_dev, *dk_dev, *dv_dev;
+    struct zb_k_attention_fwd p;
+    void *const *grads;
+};
+
+static const struct shape shapes[] = {
+    {1, 1, 1, 1, 1, 0, 0, 0, 0},     {1, 3, 2, 1, 7, 1, 0, 0, 0},
+    {2, 13, 3, 3, 13, 1, 0, 1, 0},   {2, 17, 4, 2, 8, 0, 1, 1, 0},
+    {2, 56, 4, 2, 12, 1, 1, 0, 0.3}, {1, 70, 2, 1, 56, 1, 0, 1, 0},
+    {2, 130, 2, 2, 16, 1, 1, 1, 0},  {1, 133, 3, 1, 20, 0, 1, 0, 0.2},
+    {1, 64, 1, 1, 64, 1, 0, 1, 0},   {1, 200, 4, 4, 3, 0, 0, 1, 0.5},
+};
+
+/* Row 0: the first keys are padding (queries without a key when causal). Row 1:
+ * the last are; later rows: all are. */
+static void make_mask(struct setup *u)
+{
+    const struct shape *s = &u->s;
+
+    for (int64_t b = 0; b < s->batch; b++) {
+        for (int64_t j = 0; j < s->seq; j++) {
+            u->mask[b * s->seq + j] = b == 0   ? j >= s->seq / 3
+                                      : b == 1 ? j < s->seq / 2 && j % 5 != 0
+                                               : 0;
+        }
+    }
+}
+
+static void set_strides(struct setup *u)
+{
+    const struct shape *s = &u->s;
+    struct zb_k_attention_fwd *p = &u->p;
+    int64_t q_row = s->q_heads * s->dim, k_row = s->kv_heads * s->dim;
+
+    p->q_head = p->k_head = p->v_head = s->dim;
+    p->q_row = q_row;
+    p->k_row = p->v_row = k_row;
+    if (s->is_packed) {
+        p->q_row = p->k_row = p->v_row = q_row + 2 * k_row;
+    }
+}
+
+/* Element (b, t, h, d) of a tensor. */
+static int64_t at(const struct setup *u, int64_t row, int64_t b, int64_t t,
+                  int64_t h, int64_t d)
+{
+    return (b * u->s.seq + t) * row + h * u->s.dim + d;
+}
+
+static void make(struct setup *u, const struct shape *s)
+{
+    struct zbt_rng rng = {(unsigned long long)(s->seq * 31 + s->dim)};
+    int64_t rows = s->batch * s->seq;
+    struct zb_k_attention_fwd *p = &u->p;
+
+    memset(u, 0, sizeof(*u));
+    u->s = *s;
+    *p = (struct zb_k_attention_fwd){
+        .batch = s->batch, .seq = s->seq, .q_heads = s->q_heads,
+        .kv_heads = s->kv_heads, .head_dim = s->dim, .causal = s->causal,
+        .scale = 1.7 / sqrt((double)s->dim), .dropout = s->dropout};
+    set_strides(u);
+    u->q_n = rows * p->q_row;
+    u->k_n = rows * p->k_row;
+    u->out_n = rows * s->q_heads * s->dim;
+    u->q = ops_random(&rng, u->q_n, -1, 1);
+    u->k = ops_random(&rng, u->k_n, -1, 1);
+    u->v = ops_random(&rng, u->k_n, -1, 1);
+    u->dout = ops_random(&rng, u->out_n, -1, 1);
+    if (s->is_packed) {
+        u->k = u->q + s->q_heads * s->dim;
+        u->v = u->k + s->kv_heads * s->dim;
+    }
+    make_mask(u);
+    for (int64_t b = 0; b < s->batch; b++) {
+        u->sample[b] = 1000 + 7 * b;
+    }
+    p->philox.seed = 42;
+    p->philox.step = 3;
+    p->philox.site = 9;
+}
+
+static void upload(struct setup *u)
+{
+    const struct shape *s = &u->s;
+    struct zb_k_attention_fwd *p = &u->p;
+
+    p->q = ops_reals(u->q_n, u->q);
+    if (s->is_packed) {
+        p->k = p->q + s->q_heads * s->dim;
+        p->v = p->k + s->kv_heads * s->dim;
+    } else {
+        p->k = ops_reals(u->k_n, u->k);
+        p->v = ops_reals(u->k_n, u->v);
+    }
+    p->out = ops_blank(u->out_n);
+    p->lse = ops_blank(s->batch * s->q_heads * s->seq);
+    u->sample_dev =
+        ops_bytes((size_t)s->batch * sizeof(int64_t), u->sample);
+    p->philox.sample = u->sample_dev;
+    u->mask_dev = ops_bytes((size_t)(s->batch * s->seq) * 4, u->mask);
+    p->key_mask = s->has_mask ? u->mask_dev : NULL;
+    u->dout_dev = ops_reals(u->out_n, u->dout);
+}
+
+static int is_allowed(const struct setup *u, int64_t b, int64_t i, int64_t j)
+{
+    return !u->s.causal || j <= i;
+    (void)b;
+}
+
+/* Softmax weights of query (b, h, i): w[seq]; returns their lse. A query whose
+ * keys are all masked weighs all that causality allows alike. */
+static double weights(const struct setup *u, int64_t b, int64_t h, int64_t i,
+                      double *w, int *is_dead)
+{
+    const struct shape *s = &u->s;
+    int64_t kv = h * s->kv_heads / s->q_heads;
+    double top = -INFINITY, sum = 0;
+
+    *is_dead = 1;
+    for (int64_t j = 0; j < s->seq; j++) {
+        if (is_allowed(u, b, i, j) &&
+            (!s->has_mask || u->mask[b * s->seq + j] != 0)) {
+            *is_dead = 0;
+        }
+    }
+    for (int64_t j = 0; j < s->seq; j++) {
+        double dot = 0;
+
+        for (int64_t d = 0; d < s->dim; d++) {
+            dot += u->q[at(u, u->p.q_row, b, i, h, d)] *
+                   u->k[at(u, u->p.k_row, b, j, kv, d)];
+        }
+        w[j] = *is_dead ? 0 : dot * u->p.scale;
+        if (!is_allowed(u, b, i, j) ||
+            (!*is_dead && s->has_mask && u->mask[b * s->seq + j] == 0)) {
+            w[j] = -INFINITY;
+        }
+        top = fmax(top, w[j]);
+    }
+    for (int64_t j = 0; j < s->seq; j++) {
+        sum += exp(w[j] - top);
+    }
+    for (int64_t j = 0; j < s->seq; j++) {
+        w[j] = exp(w[j] - top) / sum;
+    }
+    return top + log(sum);
+}
+
+/* 0 or 1 / (1 - dropout) for a weight. */
+static double factor(const struct setup *u, int64_t b, int64_t h, int64_t i,
+                     int64_t j)
+{
+    const struct shape *s = &u->s;
+    struct zb_philox_key key = zb_philox_site_key(
+        u->p.philox.seed, u->p.philox.step, u->p.philox.site);
+    uint64_t block = (uint64_t)((h * s->seq + i) * ((s->seq + 3) / 4) + j / 4);
+    struct zb_philox_out x = zb_philox(key, block, (uint64_t)u->sample[b]);
+    uint32_t r[4] = {x.x0, x.x1, x.x2, x.x3};
+
+    if (s->dropout == 0) {
+        return 1;
+    }
+    return r[j % 4] < s->dropout * 4294967296.0 ? 0 : 1 / (1 - s->dropout);
+}
+
+static void reference_query(struct setup *u, int64_t b, int64_t h, int64_t i)
+{
+    const struct shape *s = &u->s;
+    const struct zb_k_attention_fwd *p = &u->p;
+    int64_t kv = h * s->kv_heads / s->q_heads, row = s->q_heads * s->dim;
+    double w[256], dw[256], delta = 0;
+    int is_dead;
+
+    u->lse[(b * s->q_heads + h) * s->seq + i] =
+        weights(u, b, h, i, w, &is_dead);
+    for (int64_t j = 0; j < s->seq; j++) {
+        double f = factor(u, b, h, i, j);
+
+        dw[j] = 0;
+        for (int64_t d = 0; d < s->dim; d++) {
+            double dout = u->dout[at(u, row, b, i, h, d)];
+            int64_t v_at = at(u, p->v_row, b, j, kv, d);
+
+            u->out[at(u, row, b, i, h, d)] += w[j] * f * u->v[v_at];
+            u->dv[v_at] += w[j] * f * dout;
+            dw[j] += f * dout * u->v[v_at];
+        }
+        delta += w[j] * dw[j];
+    }
+    for (int64_t j = 0; j < s->seq && !is_dead; j++) {
+        double ds = w[j] * (dw[j] - delta) * p->scale;
+
+        for (int64_t d = 0; d < s->dim; d++) {
+            int64_t q_at = at(u, p->q_row, b, i, h, d);
+            int64_t k_at = at(u, p->k_row, b, j, kv, d);
+
+            u->dq[q_at] += ds * u->k[k_at];
+            u->dk[k_at] += ds * u->q[q_at];
+        }
+    }
+}
+
+static void reference(struct setup *u)
+{
+    const struct shape *s = &u->s;
+
+    u->out = ops_zeros(u->out_n);
+    u->lse = ops_zeros(s->batch * s->q_heads * s->seq);
+    u->dq = ops_zeros(u->q_n);
+    u->dk = s->is_packed ? u->dq + s->q_heads * s->dim : ops_zeros(u->k_n);
+    u->dv = s->is_packed ? u->dk + s->kv_heads * s->dim : ops_zeros(u->k_n);
+    for (int64_t b = 0; b < s->batch; b++) {
+        for (int64_t h = 0; h < s->q_heads; h++) {
+            for (int64_t i = 0; i < s->seq; i++) {
+                reference_query(u, b, h, i);
+            }
+        }
+    }
+}
+
+static void run_forward(void *ctx)
+{
+    struct setup *u = ctx;
+    struct zb_k_attention_fwd *p = &u->p;
+
+    ops_run(ZB_K_attention_fwd, p, OPS_OUT(p->out, p->lse),
+            OPS_IN(p->q, u->s.is_packed ? NULL : p->k,
+                   u->s.is_packed ? NULL : p->v, u->sample_dev, u->mask_dev));
+}
+
+static void run_backward(struct setup *u)
+{
+    const struct shape *s = &u->s;
+    struct zb_k_attention_bwd bwd = {.fwd = u->p, .dout = u->dout_dev};
+    struct zb_k_attention_fwd *p = &u->p;
+
+    u->dq_dev = ops_blank(u->q_n);
+    if (s->is_packed) {
+        u->dk_dev = u->dq_dev + s->q_heads * s->dim;
+        u->dv_dev = u->dk_dev + s->kv_heads * s->dim;
+    } else {
+        u->dk_dev = ops_blank(u->k_n);
+        u->dv_dev = ops_blank(u->k_n);
+    }
+    bwd.dq = u->dq_dev;
+    bwd.dk = u->dk_dev;
+    bwd.dv = u->dv_dev;
+    bwd.dq_row = p->q_row;
+    bwd.dk_row = p->k_row;
+    bwd.dv_row = p->v_row;
+    bwd.dq_head = bwd.dk_head = bwd.dv_head = s->dim;
+    ops_run(ZB_K_attention_bwd, &bwd,
+            OPS_OUT(u->dq_dev, s->is_packed ? NULL : u->dk_dev,
+                    s->is_packed ? NULL : u->dv_dev),
+            OPS_IN(p->q, s->is_packed ? NULL : p->k,
+                   s->is_packed ? NULL : p->v, p->out, p->lse, u->dout_dev));
+}
+
+static void check_shape(const struct shape *s)
+{
+    struct setup u;
+    double tol = OPS_TOL(3e-6, 1e-13);
+
+    make(&u, s);
+    upload(&u);
+    reference(&u);
+    run_forward(&u);
+    ops_expect("out", u.p.out, u.out_n, u.out, tol);
+    ops_expect("lse", u.p.lse, s->batch * s->q_heads * s->seq, u.lse, tol);
+    run_backward(&u);
+    if (s->is_packed) {
+        ops_expect("dqkv", u.dq_dev, u.q_n, u.dq, tol);
+        return;
+    }
+    ops_expect("dq", u.dq_dev, u.q_n, u.dq, tol);
+    ops_expect("dk", u.dk_dev, u.k_n, u.dk, tol);
+    ops_expect("dv", u.dv_dev, u.k_n, u.dv, tol);
+}
+
+static void forward_and_backward_agree_with_formula(void)
+{
+    for (size_t i = 0; i < ZB_COUNT_OF(shapes); i++) {
+        ops_open(backend, 1);
+        check_shape(&shapes[i]);
+        ops_close();
+    }
+}
+
+static void gradients_agree_with_central_differences(void)
+{
+    for (size_t i = 1; OPS_IS_DOUBLE && i < ZB_COUNT_OF(shapes); i++) {
+        struct setup u;
+        struct ops_grad g = {.what = "dqkv", .forward = run_forward};
+        double *dx;
+
+        if (!shapes[i].is_packed || shapes[i].seq > 70) {
+            continue;
+        }
+        ops_open(backend, 1);
+        make(&u, &shapes[i]);
+        upload(&u);
+        run_forward(&u);
+        run_backward(&u);
+        dx = ops_zeros(u.q_n);
+        ops_get(u.dq_dev, u.q_n, dx);
+        g.ctx = &u;
+        g.x = (zb_real *)(uintptr_t)u.p.q;
+        g.n = u.q_n;
+        g.values = u.q;
+        g.dx = dx;
+        g.y = u.p.out;
+        g.n_y = u.out_n;
+        g.weight = u.dout;
+        ops_expect_grad(&g);
+        ops_close();
+    }
+}
+
+static uint64_t hash_with(const struct shape *s, int n_threads)
+{
+    struct setup u;
+    double *all;
+    uint64_t hash;
+
+    ops_open(backend, n_threads);
+    make(&u, s);
+    upload(&u);
+    run_forward(&u);
+    run_backward(&u);
+    all = ops_zeros(u.q_n);
+    ops_get(u.p.out, u.out_n, all);
+    ops_get(u.dq_dev, u.q_n, all);
+    hash = ops_hash();
+    ops_close();
+    return hash;
+}
+
+static void number_of_threads_does_not_change_a_bit(void)
+{
+    static const struct shape big[] = {
+        {2, 200, 4, 4, 32, 1, 1, 1, 0.1},
+        {3, 130, 6, 3, 20, 0, 0, 1, 0},
+    };
+
+    for (size_t i = 0; i < ZB_COUNT_OF(big); i++) {
+        uint64_t one = hash_with(&big[i], 1);
+
+        CU_ASSERT_EQUAL(one, hash_with(&big[i], 2));
+        CU_ASSERT_EQUAL(one, hash_with(&big[i], 3));
+    }
+}
+
+int main(void)
+{
+    static const struct zbt_case cases[] = {
+        ZBT_CASE(forward_and_backward_agree_with_formula),
+        ZBT_CASE(gradients_agree_with_central_differences),
+        ZBT_CASE(number_of_threads_does_not_change_a_bit),
+    };
+    int bad = 0;
+
+    for (size_t i = 0; zb_backend_at(i) != NULL; i++) {
+        backend = zb_backend_at(i)->name;
+        printf("backend %s\n", backend);
+        bad |= zbt_run("attention", cases, ZB_COUNT_OF(cases));
+    }
+    return bad;
+}
