@@ -131,7 +131,7 @@ static void stream_slot_is_used_again(void)
         ZBT_OK(r.ops->stream_new(r.dev[0], "short", &s));
         ZBT_OK(rig_fill(&r, s, "fill", r.x[0], N, i));
         r.ops->stream_free(s);
-        CU_ASSERT_EQUAL(r.x[0][0], i);
+        CU_ASSERT_EQUAL(r.x[0][0], (zb_real)i);
     }
     CU_ASSERT_EQUAL(rig_close(&r), 0);
 }
@@ -556,7 +556,8 @@ static void play_ring(uint64_t seed, const struct zb_check_target *drop,
         int left = (i + RING - 1) % RING;
 
         CU_ASSERT_EQUAL(w[i].result,
-                        ROUNDS * left + 10 * ROUNDS * (ROUNDS - 1) / 2);
+                        (zb_real)(ROUNDS * left +
+                                  5 * ROUNDS * (ROUNDS - 1)));
     }
     ring.be->ops->close(ring.be);
     zb_abort_release(&ring.ab);

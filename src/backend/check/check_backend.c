@@ -82,9 +82,6 @@ err:
 static enum zb_status open_over_cpu(const struct zb_backend_opts *opts,
                                     struct zb_backend **be_out)
 {
-    if (&zb_backend_cpu_ops == NULL) {
-        return zb_fail(ZB_EUNSUPPORTED, "check: no cpu backend in this build");
-    }
     return zb_check_open_over(&zb_backend_cpu_ops, opts, be_out);
 }
 
@@ -101,7 +98,9 @@ static void close_inner(struct ck_backend *be)
             be->iops->mem_free(a->dev->inner, a->ptr);
         }
     }
-    for (int i = 0; i < be->base.n_devices; i++) {
+    /* Last opened, first closed: closing undoes what opening did to a thread
+     * that owns several. */
+    for (int i = be->base.n_devices - 1; i >= 0; i--) {
         if (be->devices[i].inner != NULL) {
             be->iops->device_close(be->devices[i].inner);
         }

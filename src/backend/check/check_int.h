@@ -19,12 +19,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/backend_int.h"
 #include "zb/backend.h"
 #include "zb/check.h"
 #include "zb/thread.h"
-
-extern const struct zb_backend_ops zb_backend_check_ops;
-extern const struct zb_backend_ops zb_backend_cpu_ops __attribute__((weak));
 
 /* ---- clocks ------------------------------------------------------------- */
 
