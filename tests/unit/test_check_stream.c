@@ -521,7 +521,8 @@ static void ring_main(void *arg)
     ops->stream_free(d.make);
     ops->stream_free(d.take);
     /* The neighbours are at work on x until they have ended their streams. */
-    if (zb_barrier_wait(&w->ring->barrier, &w->ring->ab) == ZB_OK) {
+    if (zb_barrier_wait(&w->ring->barrier, &w->ring->ab) == ZB_OK &&
+        !zb_abort_is_raised(&w->ring->ab)) {
         ops->mem_free(d.dev, d.sum);
         ops->mem_free(d.dev, w->ring->x[w->id]);
         ops->event_free(w->ring->is_made[w->id]);
