@@ -73,8 +73,9 @@ struct zb_param_opts {
 };
 
 /* A parameter. A second call with the same name gives the same parameter (its
- * shape must agree): that is how weights are tied. `name` is the checkpoint's
- * name. Each op that takes it is one *use* with its own gradient. */
+ * shape must agree, its options are ignored): that is how weights are tied.
+ * `name` is the checkpoint's name. Each op that takes it and sends it a
+ * gradient is one *use*, with a gradient of its own. */
 int zb_g_param(struct zb_graph *g, const char *name, int n_dims,
                const int64_t *dim, const struct zb_param_opts *opts);
 
@@ -115,7 +116,9 @@ int zb_g_dropout(struct zb_graph *g, int x, double p);
 int zb_g_reshape(struct zb_graph *g, int x, int n_dims, const int64_t *dim);
 int zb_g_slice(struct zb_graph *g, int x, int64_t first, int64_t n);
 /* logits [..,V], labels [..] i32 (targets, already shifted; -100 = ignored)
- * -> loss per row [..]. */
+ * -> loss per row [..]. Where parameters are trained, the result of xent and
+ * mse may reach the loss through add, scale and reshape only, in their layer:
+ * its gradient is then one number. */
 int zb_g_xent(struct zb_graph *g, int logits, int labels);
 /* (x - target)^2 per element; no gradient for target (a data tensor). */
 int zb_g_mse(struct zb_graph *g, int x, int target);
@@ -130,14 +133,15 @@ void zb_g_output(struct zb_graph *g, const char *name, int x);
 /* Check the graph and report the first mistake. */
 enum zb_status zb_graph_finish(struct zb_graph *g) ZB_CHECKED;
 
-/* ---- looking at a finished graph ---------------------------------------- */
+/* ---- looking at a finished graph ----------------------------------------- */
 
 struct zb_param_info {
     const char *name;
     struct zb_shape shape;
     struct zb_param_opts opts;
-    int n_uses;         /* uses are numbered 0.. in model order */
-    const int *use_ids; /* graph-wide numbers: index of a use's gradient */
+    int n_uses;         /* uses with a gradient; 0 where there is none */
+    const int *use_ids; /* ascending, numbered graph-wide 0.. in model order:
+                           the index of a use's gradient in zb_chunk_run */
     int has_gradient;   /* 0: frozen, or no path to the loss */
 };
 
@@ -177,14 +181,16 @@ struct zb_flops {
 struct zb_flops zb_graph_flops(const struct zb_graph *g, int first, int end,
                                const struct zb_bind *bind);
 
-/* ---- cutting -------------------------------------------------------------- */
+/* ---- cutting ------------------------------------------------------------- */
 
 /* Cut the layers into n_chunks runs: first_out[c] .. first_out[c+1] - 1 belong
  * to chunk c (n_chunks + 1 entries). `block_first` and `n_blocks` say which
  * layers are the repeated ones: uniform distributes only those as models of the
- * V placement do (the extra ones to the middle), leaving what is before to chunk
- * 0 and what is after to the last; auto balances flops of F + B + W over all
- * layers (least maximum; among equals, later cuts). Chunks may be empty. */
+ * V placement do (the extra ones to the middle), leaving what is before to
+ * chunk 0 and what is after to the last; auto balances flops of F + B + W over all
+ * layers: the least maximum, and within it each chunk, from the first on, as
+ * near to the mean of what is left as can be. Chunks may be empty, but the last
+ * layer is always in the last chunk. */
 void zb_cut_uniform(int n_before, int n_blocks, int n_after, int n_chunks,
                     int *first_out);
 void zb_cut_auto(const struct zb_graph *g, const struct zb_bind *bind,
@@ -194,10 +200,12 @@ enum zb_status zb_cut_list(int n_before, int n_blocks, int n_after,
                            int n_chunks, const int *per_chunk,
                            int *first_out) ZB_CHECKED;
 
-/* ---- a chunk: compiled layers --------------------------------------------- */
+/* ---- a chunk: compiled layers -------------------------------------------- */
 
 /* Compile layers [first, end) for microbatches up to `max`. An empty range is
- * legal: it passes its input on. */
+ * legal: it passes its input on. The graph is borrowed. ZB_EINVAL when `max` is
+ * more than a table of positions holds. For every cut of a graph, loss and
+ * gradients have the same bits. */
 enum zb_status zb_chunk_new(const struct zb_graph *g, int first, int end,
                             const struct zb_bind *max,
                             struct zb_chunk **c_out) ZB_CHECKED;
@@ -207,13 +215,14 @@ void zb_chunk_free(struct zb_chunk *c);
  * provides, of the size and for the time given here. */
 enum zb_space {
     ZB_SPACE_IN,      /* forward message received: from F until `in_until` */
-    ZB_SPACE_OUT,     /* forward message to send: written by F, then handed on */
+    ZB_SPACE_OUT,     /* forward message to send: written by F, handed on */
     ZB_SPACE_DIN,     /* gradient of OUT, received: from B until `din_until` */
     ZB_SPACE_DOUT,    /* gradient of IN, to send: written by B */
     ZB_SPACE_FB,      /* F to B */
     ZB_SPACE_FW,      /* F to W */
     ZB_SPACE_BW,      /* B to W */
-    ZB_SPACE_SCRATCH, /* within one pass; the largest of the three */
+    ZB_SPACE_SCRATCH, /* within one pass (outputs: until the next one begins);
+                         the largest of the three passes */
     ZB_N_SPACES
 };
 
@@ -221,13 +230,15 @@ enum zb_pass { ZB_PASS_F, ZB_PASS_B, ZB_PASS_W, ZB_N_PASSES };
 
 struct zb_chunk_info {
     int first_layer, end_layer;
-    size_t bytes[ZB_N_SPACES]; /* at the largest microbatch; 64-byte multiples */
+    size_t bytes[ZB_N_SPACES]; /* at the largest microbatch, multiples of 64 */
     enum zb_pass in_until;     /* last pass that reads IN */
     enum zb_pass din_until;    /* last pass that reads DIN (B or W) */
-    int has_loss;              /* F writes the loss sum, the last chunk */
+    int has_loss;              /* has the last layer: F writes the loss sum */
     int n_ops[ZB_N_PASSES];    /* launches per pass */
     int n_params;
-    const int *params; /* graph-wide parameter numbers used here, ascending */
+    /* Graph-wide parameter numbers used here, ascending; every parameter is in
+     * at least one chunk, also one that no op reads. */
+    const int *params;
     int n_uses;
     const int *uses; /* graph-wide use numbers made here, ascending */
 };
@@ -255,7 +266,10 @@ struct zb_chunk_run {
     const int64_t *sample;        /* [batch] global sample indices */
 };
 
-/* Enqueue one pass. The only errors are the backend's. */
+/* Enqueue one pass. The only errors are the backend's. Each space is discarded
+ * (zb_backend_ops.discard) where its time begins, FB, FW and BW also where it
+ * ends; IN and DIN are left to the caller. B and W of a chunk may have nothing
+ * to do (n_ops 0). */
 enum zb_status zb_chunk_forward(const struct zb_chunk *c,
                                 const struct zb_chunk_run *run) ZB_CHECKED;
 enum zb_status zb_chunk_backward_input(const struct zb_chunk *c,

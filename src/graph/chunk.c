@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Chunks: made, described, freed.
+ */
+#include "config.h"
+#include "graph/chunk_int.h"
+
+#include "zb/mem.h"
+
+void zb_chunk_free(struct zb_chunk *c)
+{
+    if (c == NULL) {
+        return;
+    }
+    for (int pass = 0; pass < ZB_N_PASSES; pass++) {
+        zb_free(c->list[pass].instr);
+    }
+    zb_free(c->slots);
+    zb_free(c->outputs);
+    zb_free(c->in);
+    zb_free(c->params);
+    zb_free(c->uses);
+    zb_free(c);
+}
+
+static enum zb_status check_request(const struct zb_graph *g, int first,
+                                    int end, const struct zb_bind *max)
+{
+    if (first < 0 || end < first || end > (int)g->n_layers) {
+        return zb_fail(ZB_EINVAL, "a chunk of layers [%d, %d) of %zu", first,
+                       end, g->n_layers);
+    }
+    for (int i = 0; i < ZB_N_SYMS; i++) {
+        if (max->value[i] < 1 || max->value[i] > INT32_MAX) {
+            return zb_fail(ZB_EINVAL, "a microbatch of %lld samples of %lld",
+                           (long long)max->value[ZB_SYM_BATCH],
+                           (long long)max->value[ZB_SYM_SEQ]);
+        }
+    }
+    for (size_t i = 0; i < g->n_ops; i++) {
+        const struct zb_op *op = &g->ops[i];
+
+        if (op->row->fits != NULL && op->layer >= first && op->layer < end) {
+            ZB_TRY(op->row->fits(g, op, max));
+        }
+    }
+    return ZB_OK;
+}
+
+/* Parameters belong to the layers that read them, live or not; one that no op
+ * reads to the layer that declared it. */
+static int param_is_here(const struct zb_graph *g, const struct zb_param *p,
+                         int first, int end)
+{
+    int is_read = 0;
+
+    for (size_t i = 0; i < g->n_ops; i++) {
+        const struct zb_op *op = &g->ops[i];
+
+        for (int k = 0; k < op->row->n_in; k++) {
+            if (op->in[k] != p->tensor) {
+                continue;
+            }
+            is_read = 1;
+            if (op->layer >= first && op->layer < end) {
+                return 1;
+            }
+        }
+    }
+    return !is_read && p->layer >= first && p->layer < end;
+}
+
+static void list_params(struct zb_chunk *c)
+{
+    const struct zb_graph *g = c->graph;
+
+    for (size_t i = 0; i < g->n_params; i++) {
+        if (param_is_here(g, &g->params[i], c->info.first_layer,
+                          c->info.end_layer)) {
+            c->params[c->info.n_params++] = (int)i;
+        }
+    }
+    for (size_t i = 0; i < g->n_ops; i++) {
+        const struct zb_op *op = &g->ops[i];
+
+        for (int k = 0; k < op->row->n_in; k++) {
+            if (op->use[k] >= 0 && op->layer >= c->info.first_layer &&
+                op->layer < c->info.end_layer) {
+                c->uses[c->info.n_uses++] = op->use[k];
+            }
+        }
+    }
+    c->info.params = c->params;
+    c->info.uses = c->uses;
+}
+
+static void list_inputs(struct zb_chunk *c)
+{
+    for (size_t t = 0; t < c->graph->n_tensors; t++) {
+        if (zb_tensor_crosses(c->graph, (int)t, c->info.first_layer)) {
+            c->in[c->n_in++] = (int)t;
+        }
+    }
+}
+
+static enum zb_status alloc_chunk(const struct zb_graph *g, int first, int end,
+                                  struct zb_chunk **c_out)
+{
+    struct zb_chunk *c = zb_alloc(sizeof(*c));
+
+    if (c == NULL) {
+        return ZB_ENOMEM;
+    }
+    c->graph = g;
+    c->info.first_layer = first;
+    c->info.end_layer = end;
+    c->info.has_loss = first < end && end == (int)g->n_layers;
+    c->outputs = zb_alloc_array(g->n_outputs, sizeof(*c->outputs));
+    c->in = zb_alloc_array(g->n_tensors, sizeof(*c->in));
+    c->params = zb_alloc_array(g->n_params, sizeof(*c->params));
+    c->uses = zb_alloc_array((size_t)g->n_uses, sizeof(*c->uses));
+    if (c->outputs == NULL || c->in == NULL || c->params == NULL ||
+        c->uses == NULL) {
+        zb_chunk_free(c);
+        return ZB_ENOMEM;
+    }
+    *c_out = c;
+    return ZB_OK;
+}
+
+static enum zb_status compile(struct zb_chunk *c, const struct zb_bind *max)
+{
+    struct zb_compile cp = {
+        .g = c->graph,
+        .c = c,
+        .first = c->info.first_layer,
+        .end = c->info.end_layer,
+        .has_loss = c->info.has_loss,
+        .max = *max,
+        .cap_values = 8,
+    };
+
+    cp.local = zb_alloc_array(c->graph->n_tensors, sizeof(*cp.local));
+    cp.values = zb_alloc_array(cp.cap_values, sizeof(*cp.values));
+    for (int pass = 0; pass < ZB_N_PASSES && cp.st == ZB_OK; pass++) {
+        cp.st = zb_grow(&c->list[pass].instr, 0, &c->list[pass].cap,
+                        sizeof(*c->list[pass].instr));
+    }
+    if (cp.local == NULL || cp.values == NULL) {
+        cp.st = ZB_ENOMEM;
+    }
+    for (size_t t = 0; cp.st == ZB_OK && t < c->graph->n_tensors; t++) {
+        cp.local[t].value = -1;
+        cp.local[t].dense = -1;
+        cp.local[t].grad = -1;
+    }
+    if (cp.st == ZB_OK) {
+        zb_compile_forward(&cp);
+    }
+    if (cp.st == ZB_OK) {
+        zb_compile_backward(&cp);
+    }
+    if (cp.st == ZB_OK) {
+        zb_compile_memory(&cp);
+    }
+    zb_free(cp.values);
+    zb_free(cp.local);
+    return cp.st;
+}
+
+enum zb_status zb_chunk_new(const struct zb_graph *g, int first, int end,
+                            const struct zb_bind *max,
+                            struct zb_chunk **c_out)
+{
+    struct zb_chunk *c;
+    enum zb_status st;
+
+    ZB_BUG_IF(!g->is_finished, "a graph is cut before zb_graph_finish()");
+    ZB_TRY(check_request(g, first, end, max));
+    ZB_TRY(alloc_chunk(g, first, end, &c));
+    list_params(c);
+    list_inputs(c);
+    st = compile(c, max);
+    if (st != ZB_OK) {
+        zb_chunk_free(c);
+        return st;
+    }
+    for (int pass = 0; pass < ZB_N_PASSES; pass++) {
+        c->info.n_ops[pass] = (int)c->list[pass].n;
+    }
+    *c_out = c;
+    return ZB_OK;
+}
+
+struct zb_chunk_info zb_chunk_info(const struct zb_chunk *c)
+{
+    return c->info;
+}
+
+int zb_chunk_n_in(const struct zb_chunk *c)
+{
+    return c->n_in;
+}
+
+struct zb_data_info zb_chunk_in(const struct zb_chunk *c, int i)
+{
+    const struct zb_tensor *t = &c->graph->tensors[c->in[i]];
+    struct zb_data_info info = {
+        .name = c->graph->ops[t->op].label,
+        .dtype = t->dtype,
+        .shape = t->shape,
+    };
+
+    return info;
+}

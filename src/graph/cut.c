@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Which layers belong to which chunk.
+ */
+#include "config.h"
+#include "graph/graph_int.h"
+
+/* Boundaries from the number of blocks of each chunk. */
+static void from_counts(int n_before, int n_blocks, int n_after, int n_chunks,
+                        int (*count)(int chunk, const void *arg),
+                        const void *arg, int *first_out)
+{
+    int at = n_before;
+
+    first_out[0] = 0;
+    for (int c = 0; c < n_chunks - 1; c++) {
+        at += count(c, arg);
+        first_out[c + 1] = at;
+    }
+    first_out[n_chunks] = n_before + n_blocks + n_after;
+}
+
+struct uniform {
+    int quotient, rest, n_chunks;
+};
+
+static int uniform_count(int chunk, const void *arg)
+{
+    const struct uniform *u = arg;
+    int first_extra = u->n_chunks / 2 - u->rest / 2;
+
+    return u->quotient +
+           (chunk >= first_extra && chunk < first_extra + u->rest);
+}
+
+void zb_cut_uniform(int n_before, int n_blocks, int n_after, int n_chunks,
+                    int *first_out)
+{
+    struct uniform u = {n_blocks / n_chunks, n_blocks % n_chunks, n_chunks};
+
+    from_counts(n_before, n_blocks, n_after, n_chunks, uniform_count, &u,
+                first_out);
+}
+
+static int listed_count(int chunk, const void *arg)
+{
+    const int *per_chunk = arg;
+
+    return per_chunk[chunk];
+}
+
+enum zb_status zb_cut_list(int n_before, int n_blocks, int n_after,
+                           int n_chunks, const int *per_chunk, int *first_out)
+{
+    long long sum = 0;
+
+    for (int c = 0; c < n_chunks; c++) {
+        if (per_chunk[c] < 0) {
+            return zb_fail(ZB_ECONFIG, "chunk %d has %d layers", c,
+                           per_chunk[c]);
+        }
+        sum += per_chunk[c];
+    }
+    if (sum != n_blocks) {
+        return zb_fail(ZB_ECONFIG,
+                       "the layers of the %d chunks sum up to %lld, but the "
+                       "model has %d",
+                       n_chunks, sum, n_blocks);
+    }
+    from_counts(n_before, n_blocks, n_after, n_chunks, listed_count, per_chunk,
+                first_out);
+    return ZB_OK;
+}
+
+/* ---- auto ---------------------------------------------------------------- */
+
+struct costs {
+    const struct zb_graph *g;
+    const struct zb_bind *bind;
+    int n_layers;
+};
+
+static double cost_of(const struct costs *k, int first, int end)
+{
+    struct zb_flops f = zb_graph_flops(k->g, first, end, k->bind);
+
+    return f.f + f.b + f.w;
+}
+
+/* How far a chunk that begins at `first` reaches when it may cost `limit`. */
+static int reach(const struct costs *k, int first, double limit)
+{
+    int end = first;
+
+    while (end < k->n_layers && cost_of(k, first, end + 1) <= limit) {
+        end++;
+    }
+    return end;
+}
+
+/* Whether layers first.. fit in `n` chunks of `limit` each. *next_out: the
+ * least larger limit for which a chunk would reach further. */
+static int fits(const struct costs *k, int first, int n, double limit,
+                double *next_out)
+{
+    double next = cost_of(k, 0, k->n_layers);
+    int at = first;
+
+    for (int c = 0; c < n && at < k->n_layers; c++) {
+        int end = reach(k, at, limit);
+
+        if (end < k->n_layers) {
+            double more = cost_of(k, at, end + 1);
+
+            next = more < next ? more : next;
+        }
+        at = end;
+    }
+    *next_out = next;
+    return at == k->n_layers;
+}
+
+/* The end of the chunk that begins at `first` when `n` chunks are left: as near
+ * to their mean as the limit allows, one layer at least kept for the last. */
+static int choose_end(const struct costs *k, int first, int n, double limit)
+{
+    double mean = cost_of(k, first, k->n_layers) / n;
+    int end = first;
+    double unused;
+
+    while (end < k->n_layers - 1) {
+        double now = cost_of(k, first, end);
+        double more = cost_of(k, first, end + 1);
+
+        if (more > limit) {
+            break;
+        }
+        if (more - mean > mean - now && fits(k, end, n - 1, limit, &unused)) {
+            break;
+        }
+        end++;
+    }
+    return end;
+}
+
+void zb_cut_auto(const struct zb_graph *g, const struct zb_bind *bind,
+                 int n_chunks, int *first_out)
+{
+    struct costs k = {g, bind, zb_graph_n_layers(g)};
+    double limit = cost_of(&k, 0, k.n_layers) / n_chunks, next;
+
+    while (!fits(&k, 0, n_chunks, limit, &next)) {
+        limit = next;
+    }
+    first_out[0] = 0;
+    for (int c = 0; c < n_chunks - 1; c++) {
+        first_out[c + 1] = choose_end(&k, first_out[c], n_chunks - c, limit);
+    }
+    first_out[n_chunks] = k.n_layers;
+}

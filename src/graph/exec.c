@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Running a chunk's lists: resolve the slots of an instruction to views on the
+ * stack, call its emitter. Nothing is allocated.
+ */
+#include "config.h"
+#include "graph/chunk_int.h"
+
+/* ---- for emitters -------------------------------------------------------- */
+
+enum zb_status zb_emit_launch(struct zb_emit *e, enum zb_kernel kernel,
+                              const void *params)
+{
+    e->launch.kernel = kernel;
+    e->launch.params = params;
+    return e->run->ops->launch(e->run->stream, &e->launch);
+}
+
+/* Ranges that begin at the same address are one range. */
+static void add_access(struct zb_launch *launch, const void *ptr, size_t bytes,
+                       enum zb_access_mode mode)
+{
+    struct zb_access *a = launch->access;
+    int i = 0;
+
+    while (i < launch->n_access && a[i].ptr != ptr) {
+        i++;
+    }
+    ZB_BUG_IF(i == ZB_MAX_ACCESS, "%s touches too many ranges", launch->label);
+    if (i == launch->n_access) {
+        a[launch->n_access++] = (struct zb_access){ptr, bytes, mode};
+        return;
+    }
+    a[i].mode = (enum zb_access_mode)(a[i].mode | mode);
+    a[i].bytes = a[i].bytes > bytes ? a[i].bytes : bytes;
+}
+
+void zb_emit_reads(struct zb_emit *e, const void *ptr, size_t bytes)
+{
+    add_access(&e->launch, ptr, bytes, ZB_READ);
+}
+
+struct zb_k_philox zb_emit_philox(const struct zb_emit *e)
+{
+    struct zb_k_philox p = {
+        .seed = e->run->seed,
+        .step = e->run->step,
+        .site = (uint32_t)e->op->number,
+        .sample = e->run->sample,
+    };
+
+    return p;
+}
+
+enum zb_status zb_emit_copy(struct zb_emit *e)
+{
+    struct zb_k_copy k = {
+        .rows = zb_shape_rows(&e->in[0].shape),
+        .cols = zb_shape_cols(&e->in[0].shape),
+        .ldx = zb_view_row_stride(&e->in[0]),
+        .ldy = zb_view_row_stride(&e->out[0]),
+        .elem_bytes = (int64_t)zb_dtype_bytes(e->in[0].dtype),
+        .x = e->in[0].data,
+        .y = e->out[0].data,
+    };
+
+    return zb_emit_launch(e, ZB_K_copy, &k);
+}
+
+enum zb_status zb_emit_add(struct zb_emit *e)
+{
+    struct zb_k_add k = {
+        .n = zb_shape_elems(&e->in[0].shape),
+        .a = e->in[0].data,
+        .b = e->in[1].data,
+        .y = e->out[0].data,
+    };
+
+    return zb_emit_launch(e, ZB_K_add, &k);
+}
+
+static enum zb_status fill_with(struct zb_emit *e, double value)
+{
+    struct zb_k_fill k = {
+        .n = zb_shape_elems(&e->out[0].shape),
+        .value = value,
+        .y = e->out[0].data,
+    };
+
+    return zb_emit_launch(e, ZB_K_fill, &k);
+}
+
+enum zb_status zb_emit_zero(struct zb_emit *e)
+{
+    return fill_with(e, 0);
+}
+
+enum zb_status zb_emit_fill(struct zb_emit *e)
+{
+    return fill_with(e, e->loss_coef * e->run->loss_scale);
+}
+
+enum zb_status zb_emit_loss_sum(struct zb_emit *e)
+{
+    struct zb_k_sum_f64 k = {
+        .n = zb_shape_elems(&e->in[0].shape),
+        .x = e->in[0].data,
+        .y = e->run->loss_sum,
+    };
+
+    add_access(&e->launch, k.y, sizeof(double), ZB_WRITE);
+    return zb_emit_launch(e, ZB_K_sum_f64, &k);
+}
+
+/* ---- one instruction ----------------------------------------------------- */
+
+static void *base_of(const struct zb_chunk_run *run, const struct zb_ref *ref)
+{
+    switch (ref->where) {
+    case ZB_AT_SPACE:
+        return (char *)run->space[ref->index] + ref->offset;
+    case ZB_AT_DATA:
+        return run->data[ref->index];
+    case ZB_AT_CONST:
+        return run->consts[ref->index];
+    case ZB_AT_PARAM:
+        return run->param[ref->index];
+    case ZB_AT_GRAD:
+        return run->grad[ref->index];
+    default:
+        zb_bug(__FILE__, __LINE__, "a value without an address");
+    }
+}
+
+static struct zb_view *view_of(struct zb_emit *e, int role)
+{
+    if (role < ZB_ROLE_OUT) {
+        return &e->in[role];
+    }
+    if (role < ZB_ROLE_D_OUT) {
+        return &e->out[role - ZB_ROLE_OUT];
+    }
+    if (role == ZB_ROLE_D_OUT) {
+        return &e->d_out;
+    }
+    return role == ZB_ROLE_ADDEND ? &e->addend : &e->d_in[role - ZB_ROLE_D_IN];
+}
+
+static enum zb_status run_instr(const struct zb_chunk *c,
+                                const struct zb_instr *instr,
+                                const struct zb_chunk_run *run)
+{
+    struct zb_emit e = {
+        .op = instr->op,
+        .run = run,
+        .loss_coef = instr->loss_coef,
+        .accumulate = instr->accumulate,
+        .weight = instr->weight,
+        .launch.label = instr->label,
+    };
+
+    for (int k = 0; k < instr->n_slots; k++) {
+        const struct zb_slot *slot = &c->slots[instr->first_slot + (size_t)k];
+        struct zb_view *v = view_of(&e, slot->role);
+
+        *v = zb_layout_bind(&slot->ref.layout, base_of(run, &slot->ref),
+                            slot->ref.dtype, &run->bind);
+        add_access(&e.launch, v->data, zb_view_span_bytes(v), slot->mode);
+    }
+    return instr->emit(&e);
+}
+
+/* ---- passes -------------------------------------------------------------- */
+
+/* From here on the contents of a space mean nothing. */
+static enum zb_status discard(const struct zb_chunk *c,
+                              const struct zb_chunk_run *run,
+                              enum zb_space space)
+{
+    if (c->info.bytes[space] == 0 || run->space[space] == NULL) {
+        return ZB_OK;
+    }
+    return run->ops->discard(run->stream, run->space[space],
+                             c->info.bytes[space]);
+}
+
+static enum zb_status run_list(const struct zb_chunk *c, enum zb_pass pass,
+                               const struct zb_chunk_run *run)
+{
+    const struct zb_list *list = &c->list[pass];
+
+    ZB_TRY(discard(c, run, ZB_SPACE_SCRATCH));
+    for (size_t i = 0; i < list->n; i++) {
+        ZB_TRY(run_instr(c, &list->instr[i], run));
+    }
+    return ZB_OK;
+}
+
+enum zb_status zb_chunk_forward(const struct zb_chunk *c,
+                                const struct zb_chunk_run *run)
+{
+    ZB_TRY(discard(c, run, ZB_SPACE_FB));
+    ZB_TRY(discard(c, run, ZB_SPACE_FW));
+    ZB_TRY(discard(c, run, ZB_SPACE_OUT));
+    return run_list(c, ZB_PASS_F, run);
+}
+
+enum zb_status zb_chunk_backward_input(const struct zb_chunk *c,
+                                       const struct zb_chunk_run *run)
+{
+    ZB_TRY(discard(c, run, ZB_SPACE_BW));
+    ZB_TRY(discard(c, run, ZB_SPACE_DOUT));
+    ZB_TRY(run_list(c, ZB_PASS_B, run));
+    return discard(c, run, ZB_SPACE_FB);
+}
+
+enum zb_status zb_chunk_backward_weight(const struct zb_chunk *c,
+                                        const struct zb_chunk_run *run)
+{
+    ZB_TRY(run_list(c, ZB_PASS_W, run));
+    ZB_TRY(discard(c, run, ZB_SPACE_FW));
+    return discard(c, run, ZB_SPACE_BW);
+}
+
+struct zb_view zb_chunk_output(const struct zb_chunk *c,
+                               const struct zb_chunk_run *run, int i)
+{
+    const struct zb_ref *ref = &c->outputs[i];
+
+    return zb_layout_bind(&ref->layout, base_of(run, ref), ref->dtype,
+                          &run->bind);
+}

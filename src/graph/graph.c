@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Storage of a graph, and what others may ask a finished one.
+ */
+#include "config.h"
+#include "graph/graph_int.h"
+
+#include "zb/mem.h"
+
+#include <string.h>
+
+enum zb_status zb_graph_new(struct zb_graph **g_out)
+{
+    struct zb_graph *g = zb_alloc(sizeof(*g));
+
+    if (g == NULL) {
+        return ZB_ENOMEM;
+    }
+    g->loss = -1;
+    g->loss_labels = -1;
+    *g_out = g;
+    return ZB_OK;
+}
+
+static void free_named(struct zb_named *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        zb_free(list[i].name);
+    }
+    zb_free(list);
+}
+
+void zb_graph_free(struct zb_graph *g)
+{
+    if (g == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < g->n_ops; i++) {
+        zb_free(g->ops[i].label);
+    }
+    for (size_t i = 0; i < g->n_params; i++) {
+        zb_free(g->params[i].name);
+    }
+    for (size_t i = 0; i < g->n_consts; i++) {
+        zb_free(g->consts[i].name);
+        zb_free(g->consts[i].value);
+    }
+    for (size_t i = 0; i < g->n_layers; i++) {
+        zb_free(g->layers[i]);
+    }
+    free_named(g->data, g->n_data);
+    free_named(g->outputs, g->n_outputs);
+    zb_free(g->layers);
+    zb_free(g->consts);
+    zb_free(g->params);
+    zb_free(g->ops);
+    zb_free(g->tensors);
+    zb_free(g->use_ids);
+    zb_free(g);
+}
+
+static void must_be_finished(const struct zb_graph *g)
+{
+    ZB_BUG_IF(!g->is_finished, "a graph is used before zb_graph_finish()");
+}
+
+int zb_graph_n_layers(const struct zb_graph *g)
+{
+    return (int)g->n_layers;
+}
+
+const char *zb_graph_layer_name(const struct zb_graph *g, int layer)
+{
+    return g->layers[layer];
+}
+
+int zb_graph_n_params(const struct zb_graph *g)
+{
+    return (int)g->n_params;
+}
+
+int zb_graph_n_uses(const struct zb_graph *g)
+{
+    must_be_finished(g);
+    return g->n_uses;
+}
+
+struct zb_param_info zb_graph_param(const struct zb_graph *g, int param)
+{
+    const struct zb_param *p = &g->params[param];
+    struct zb_param_info info = {
+        .name = p->name,
+        .shape = g->tensors[p->tensor].shape,
+        .opts = p->opts,
+        .n_uses = p->n_uses,
+        .use_ids = p->use_ids,
+        .has_gradient = p->n_uses > 0,
+    };
+
+    must_be_finished(g);
+    return info;
+}
+
+int zb_graph_find_param(const struct zb_graph *g, const char *name)
+{
+    for (size_t i = 0; i < g->n_params; i++) {
+        if (strcmp(g->params[i].name, name) == 0) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
+static struct zb_data_info info_of(const struct zb_graph *g, const char *name,
+                                   int tensor)
+{
+    struct zb_data_info info = {
+        .name = name,
+        .dtype = g->tensors[tensor].dtype,
+        .shape = g->tensors[tensor].shape,
+    };
+
+    return info;
+}
+
+int zb_graph_n_data(const struct zb_graph *g)
+{
+    return (int)g->n_data;
+}
+
+struct zb_data_info zb_graph_data(const struct zb_graph *g, int i)
+{
+    return info_of(g, g->data[i].name, g->data[i].tensor);
+}
+
+int zb_graph_n_consts(const struct zb_graph *g)
+{
+    return (int)g->n_consts;
+}
+
+struct zb_data_info zb_graph_const(const struct zb_graph *g, int i)
+{
+    return info_of(g, g->consts[i].name, g->consts[i].tensor);
+}
+
+const zb_real *zb_graph_const_value(const struct zb_graph *g, int i)
+{
+    return g->consts[i].value;
+}
+
+int zb_graph_n_outputs(const struct zb_graph *g)
+{
+    return (int)g->n_outputs;
+}
+
+struct zb_data_info zb_graph_output(const struct zb_graph *g, int i)
+{
+    return info_of(g, g->outputs[i].name, g->outputs[i].tensor);
+}
+
+int zb_graph_loss_labels(const struct zb_graph *g)
+{
+    return g->loss_labels < 0 ? -1 : g->tensors[g->loss_labels].index;
+}
+
+int64_t zb_bound_elems(const struct zb_shape *s, const struct zb_bind *bind)
+{
+    struct zb_shape bound = zb_shape_bind(s, bind);
+
+    return zb_shape_elems(&bound);
+}
+
+int64_t zb_bound_rows(const struct zb_shape *s, const struct zb_bind *bind)
+{
+    struct zb_shape bound = zb_shape_bind(s, bind);
+
+    return zb_shape_rows(&bound);
+}
+
+int64_t zb_graph_loss_elems(const struct zb_graph *g,
+                            const struct zb_bind *bind)
+{
+    must_be_finished(g);
+    return zb_bound_elems(&g->tensors[g->loss].shape, bind);
+}
+
+/* B and W of an op cost what its row says for the gradients it really makes. */
+static void add_op_flops(const struct zb_graph *g, const struct zb_op *op,
+                         const struct zb_bind *bind, struct zb_flops *sum)
+{
+    struct zb_flops cost = op->row->flops(g, op, bind);
+    int has_b = 0, has_w = 0;
+
+    for (int i = 0; i < op->row->n_in; i++) {
+        has_w |= op->use[i] >= 0;
+        has_b |= zb_op_sends_grad(g, op, i) && op->use[i] < 0;
+    }
+    sum->f += cost.f;
+    sum->b += has_b ? cost.b : 0;
+    if (has_w && (op->row->flags & ZB_OP_WEIGHT_IN_B)) {
+        sum->b += cost.w;
+    } else if (has_w) {
+        sum->w += cost.w;
+    }
+}
+
+struct zb_flops zb_graph_flops(const struct zb_graph *g, int first, int end,
+                               const struct zb_bind *bind)
+{
+    struct zb_flops sum = {0, 0, 0};
+
+    must_be_finished(g);
+    for (size_t i = 0; i < g->n_ops; i++) {
+        const struct zb_op *op = &g->ops[i];
+
+        if (op->is_live && op->layer >= first && op->layer < end) {
+            add_op_flops(g, op, bind, &sum);
+        }
+    }
+    return sum;
+}

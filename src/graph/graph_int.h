@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Inside the graph: tensors, ops, and the table that says what an op is.
+ *
+ * An op is one row of zb_op_rows (op_table.c). Everything else - builder,
+ * autodiff, memory, execution - reads the row and never asks which op it is.
+ * doc/graph.md explains the fields with an example.
+ */
+#ifndef ZB_GRAPH_INT_H
+#define ZB_GRAPH_INT_H
+
+#include "zb/graph.h"
+
+#define ZB_OP_MAX_IN 6
+#define ZB_OP_MAX_OUT 3
+
+/* ---- layouts: shapes and strides that may contain symbols ---------------- */
+
+/* coef * B^pow[0] * T^pow[1] */
+struct zb_prod {
+    int64_t coef;
+    int pow[ZB_N_SYMS];
+};
+
+/* How a tensor lies in the storage of another: a zb_view before its sizes are
+ * known. offset and strides count elements. */
+struct zb_layout {
+    struct zb_shape shape;
+    int64_t offset;
+    struct zb_prod stride[ZB_MAX_DIMS];
+};
+
+/* What an emitter can work with; anything else is copied first. */
+enum zb_need {
+    ZB_NEED_DENSE, /* no gaps */
+    ZB_NEED_ROWS,  /* rows of contiguous elements, equally spaced */
+    ZB_NEED_HEADS, /* [B,T,heads,D], batch stride = T * row stride */
+    ZB_NEED_ANY
+};
+
+struct zb_prod zb_prod_dim(int64_t dim);
+struct zb_prod zb_prod_mul(struct zb_prod a, struct zb_prod b);
+int zb_prod_equal(struct zb_prod a, struct zb_prod b);
+struct zb_prod zb_shape_prod(const struct zb_shape *s);
+
+struct zb_layout zb_layout_dense(const struct zb_shape *shape);
+/* Columns [first, first + n) of the last dimension. */
+struct zb_layout zb_layout_slice(const struct zb_layout *l, int64_t first,
+                                 int64_t n);
+/* The same elements with another shape; 0, or -1 when that needs a copy. */
+int zb_layout_reshape(const struct zb_layout *l, const struct zb_shape *shape,
+                      struct zb_layout *out);
+int zb_layout_is_dense(const struct zb_layout *l);
+int zb_layout_fits(const struct zb_layout *l, enum zb_need need);
+/* Rows (all dimensions but the last taken as one) are equally spaced. */
+int zb_layout_has_even_rows(const struct zb_layout *l);
+/* Merge trailing dimensions until the rows are equally spaced, which is what
+ * one copy launch can move; -1 when that is not possible. */
+int zb_layout_as_rows(const struct zb_layout *l, struct zb_layout *out);
+struct zb_view zb_layout_bind(const struct zb_layout *l, void *base,
+                              enum zb_dtype dtype,
+                              const struct zb_bind *bind);
+
+/* ---- emitting a launch --------------------------------------------------- */
+
+struct zb_op;
+
+/* What one launch works on: the tensors of an op as views. A view that this
+ * pass does not touch has data == NULL. `launch` already has its access list
+ * when an emitter is called. */
+struct zb_emit {
+    const struct zb_op *op; /* NULL for copies and sums */
+    const struct zb_chunk_run *run;
+    struct zb_view in[ZB_OP_MAX_IN];
+    struct zb_view out[ZB_OP_MAX_OUT];
+    struct zb_view d_out;              /* gradient of out[0] */
+    struct zb_view d_in[ZB_OP_MAX_IN]; /* gradients to write or add to */
+    struct zb_view addend;             /* d_in[0] = addend + gradient */
+    double loss_coef; /* gradient of every element of out[0] / loss_scale */
+    int accumulate;   /* d_in[0] += gradient instead of = */
+    int weight;       /* W: which input's gradient is wanted */
+    struct zb_launch launch;
+};
+
+typedef enum zb_status (*zb_emit_fn)(struct zb_emit *e);
+
+/* Enqueue the kernel with its parameters. */
+enum zb_status zb_emit_launch(struct zb_emit *e, enum zb_kernel kernel,
+                              const void *params);
+/* The launch reads memory that is no tensor. */
+void zb_emit_reads(struct zb_emit *e, const void *ptr, size_t bytes);
+struct zb_k_philox zb_emit_philox(const struct zb_emit *e);
+
+/* ---- the op table -------------------------------------------------------- */
+
+enum zb_in_flags {
+    ZB_IN_GRAD = 1,      /* backward_input writes its gradient */
+    ZB_IN_PASS = 2,      /* its gradient is the output's, unchanged */
+    ZB_IN_WEIGHT = 4,    /* a parameter; backward_weight adds its gradient */
+    ZB_IN_DATA = 8,      /* a field of the batch */
+    ZB_IN_CONST = 16,    /* a table */
+    ZB_IN_OPTIONAL = 32, /* may be ZB_G_NONE */
+    ZB_IN_B = 64,        /* read by backward_input */
+    ZB_IN_W = 128,       /* read by backward_weight */
+    ZB_IN_OVERWRITE = 256, /* its gradient may be written over it */
+    ZB_IN_I32 = 512,
+    ZB_IN_ANY = 1024 /* of any type */
+};
+
+#define ZB_IN_DIFF (ZB_IN_GRAD | ZB_IN_PASS | ZB_IN_WEIGHT)
+
+enum zb_op_flags {
+    ZB_OP_ALIAS = 1,       /* no launch: another view of its input */
+    ZB_OP_SLICE = 2,       /* that view is a part of it */
+    ZB_OP_ADDEND = 4,      /* backward_input takes an addend */
+    ZB_OP_ACCUMULATE = 8,  /* backward_input can add in place */
+    ZB_OP_WEIGHT_IN_B = 16,/* weight gradients are small: run in B */
+    ZB_OP_WEIGHT_JOINT = 32,/* one launch for all of them */
+    ZB_OP_LOSS = 64,       /* takes the output's gradient as one number */
+    ZB_OP_IN_PLACE = 128   /* d_in[0] may be the addend */
+};
+
+struct zb_in_row {
+    const char *name;
+    unsigned flags; /* enum zb_in_flags */
+    enum zb_need need;
+};
+
+struct zb_op_row {
+    const char *name;
+    unsigned flags; /* enum zb_op_flags */
+    int n_in;
+    struct zb_in_row in[ZB_OP_MAX_IN];
+    unsigned out_b, out_w; /* bit i: out[i] is read in B, in W */
+    /* Check the inputs and declare the outputs: 0, or -1 after a mistake. */
+    int (*shape)(struct zb_graph *g, struct zb_op *op);
+    /* How the input lies in memory, for ZB_OP_ALIAS: 0, or -1 if it can't. */
+    int (*alias)(const struct zb_op *op, const struct zb_layout *in,
+                 struct zb_layout *out);
+    /* Whether microbatches up to `max` fit; NULL: always. */
+    enum zb_status (*fits)(const struct zb_graph *g, const struct zb_op *op,
+                           const struct zb_bind *max);
+    /* Factor between the gradient of out[0] and of its inputs when that is
+     * the same number for every element; NULL: it is not. */
+    double (*uniform)(const struct zb_op *op);
+    zb_emit_fn forward, backward_input, backward_weight;
+    /* Operations of F, and of B and W as if every gradient were wanted. */
+    struct zb_flops (*flops)(const struct zb_graph *g, const struct zb_op *op,
+                             const struct zb_bind *bind);
+};
+
+#define ZB_OP_MAP(X)                                                           \
+    X(linear)                                                                  \
+    X(embedding)                                                               \
+    X(position)                                                                \
+    X(layernorm)                                                               \
+    X(rmsnorm)                                                                 \
+    X(rope)                                                                    \
+    X(attention)                                                               \
+    X(act)                                                                     \
+    X(gated)                                                                   \
+    X(add)                                                                     \
+    X(scale)                                                                   \
+    X(dropout)                                                                 \
+    X(reshape)                                                                 \
+    X(slice)                                                                   \
+    X(xent)                                                                    \
+    X(mse)
+
+enum zb_op_kind {
+#define ZB_X(name) ZB_OP_##name,
+    ZB_OP_MAP(ZB_X)
+#undef ZB_X
+    ZB_N_OPS
+};
+
+extern const struct zb_op_row zb_op_rows[ZB_N_OPS];
+
+/* ---- the graph ----------------------------------------------------------- */
+
+struct zb_op {
+    const struct zb_op_row *row;
+    int number; /* in the graph; also the site of its dropout */
+    int layer;
+    int n_out;
+    int in[ZB_OP_MAX_IN]; /* tensor, or ZB_G_NONE */
+    int out[ZB_OP_MAX_OUT];
+    int use[ZB_OP_MAX_IN]; /* of a parameter, when it has a gradient, else -1 */
+    char *label;           /* "layer/op weight" */
+    int is_live;           /* leads to the loss or an output */
+    union {
+        struct {
+            int in_by_out;
+        } linear;
+        struct {
+            int padding_idx;
+        } embedding;
+        struct {
+            int offset;
+        } position;
+        struct {
+            double eps;
+        } norm;
+        struct {
+            int interleaved;
+        } rope;
+        struct zb_attn_opts attention;
+        struct {
+            enum zb_act act;
+        } act;
+        struct {
+            double alpha;
+        } scale;
+        struct {
+            double p;
+        } dropout;
+        struct {
+            struct zb_shape shape;
+        } reshape;
+        struct {
+            int64_t first, n;
+        } slice;
+    } u;
+};
+
+enum zb_tensor_kind { ZB_T_DATA, ZB_T_CONST, ZB_T_PARAM, ZB_T_VALUE };
+
+struct zb_tensor {
+    enum zb_tensor_kind kind;
+    int index; /* among the data, constants or parameters; -1 for values */
+    enum zb_dtype dtype;
+    struct zb_shape shape;
+    int op;    /* that makes it, or -1 */
+    int layer; /* of that op, or -1 */
+    int root;  /* tensor in whose storage it lies */
+    struct zb_layout layout; /* there */
+    /* Set by zb_graph_finish(): */
+    int last_use;      /* last layer that reads it, -1: none */
+    int last_grad_use; /* last layer that sends a gradient to it, -1: none */
+    int has_grad;
+    int is_uniform;    /* its gradient is `coef` * loss_scale everywhere */
+    double coef;
+    int is_tiled;      /* its gradient is made of those of disjoint slices */
+};
+
+struct zb_param {
+    char *name;
+    int tensor;
+    int layer; /* where it was declared */
+    struct zb_param_opts opts;
+    int n_uses;
+    int *use_ids; /* into zb_graph.use_order */
+};
+
+struct zb_const {
+    char *name;
+    int tensor;
+    zb_real *value;
+};
+
+struct zb_named {
+    char *name;
+    int tensor;
+};
+
+struct zb_graph {
+    struct zb_tensor *tensors;
+    struct zb_op *ops;
+    struct zb_param *params;
+    struct zb_named *data, *outputs;
+    struct zb_const *consts;
+    char **layers;
+    size_t n_tensors, n_ops, n_params, n_data, n_outputs, n_consts, n_layers;
+    size_t cap_tensors, cap_ops, cap_params, cap_data, cap_outputs, cap_consts,
+        cap_layers;
+    int loss, loss_labels; /* tensors, or -1 */
+    int loss_layer;
+    int n_uses;
+    int *use_ids; /* storage of zb_param.use_ids, [n_uses] */
+    int is_finished;
+    enum zb_status status; /* the first mistake */
+    char text[512];
+};
+
+/* Remember a mistake, the first only: "layer 'x', op: ..." when op != NULL. */
+void zb_graph_mistake(struct zb_graph *g, const struct zb_op *op,
+                      const char *fmt, ...) ZB_PRINTF(3, 4);
+/* For shape rules. */
+const struct zb_shape *zb_op_shape(const struct zb_graph *g,
+                                   const struct zb_op *op, int in);
+int zb_op_has_in(const struct zb_op *op, int in);
+/* Declare the next output; -1 when out of memory. */
+int zb_op_add_out(struct zb_graph *g, struct zb_op *op,
+                  const struct zb_shape *shape);
+/* A shape for a message; four may be in use at once. */
+struct zb_shape_text {
+    char s[64];
+};
+struct zb_shape_text zb_shape_text(const struct zb_shape *s);
+int zb_graph_add_tensor(struct zb_graph *g, const struct zb_tensor *t);
+
+/* Rows and columns, or all elements, of a symbolic shape once bound. */
+int64_t zb_bound_elems(const struct zb_shape *s, const struct zb_bind *bind);
+int64_t zb_bound_rows(const struct zb_shape *s, const struct zb_bind *bind);
+
+/* finish.c: gradients, liveness, uses. */
+enum zb_status zb_graph_analyse(struct zb_graph *g);
+/* Whether input i of op gets a gradient from it. */
+int zb_op_sends_grad(const struct zb_graph *g, const struct zb_op *op, int i);
+/* Tensor t is made before layer `at` and needed from there on; its gradient
+ * comes back over that boundary. */
+int zb_tensor_crosses(const struct zb_graph *g, int t, int at);
+int zb_tensor_grad_crosses(const struct zb_graph *g, int t, int at);
+
+/* ---- the rows' functions (op_*.c) ---------------------------------------- */
+
+#define ZB_OP_DECLARE_SHAPE(name)                                              \
+    int zb_##name##_shape(struct zb_graph *g, struct zb_op *op);               \
+    struct zb_flops zb_##name##_flops(const struct zb_graph *g,                \
+                                      const struct zb_op *op,                  \
+                                      const struct zb_bind *bind);
+#define ZB_X(name) ZB_OP_DECLARE_SHAPE(name)
+ZB_OP_MAP(ZB_X)
+#undef ZB_X
+
+enum zb_status zb_linear_forward(struct zb_emit *e);
+enum zb_status zb_linear_backward_input(struct zb_emit *e);
+enum zb_status zb_linear_backward_weight(struct zb_emit *e);
+enum zb_status zb_embedding_forward(struct zb_emit *e);
+enum zb_status zb_embedding_backward_weight(struct zb_emit *e);
+enum zb_status zb_position_forward(struct zb_emit *e);
+enum zb_status zb_position_backward_weight(struct zb_emit *e);
+enum zb_status zb_position_fits(const struct zb_graph *g,
+                                const struct zb_op *op,
+                                const struct zb_bind *max);
+enum zb_status zb_layernorm_forward(struct zb_emit *e);
+enum zb_status zb_layernorm_backward_input(struct zb_emit *e);
+enum zb_status zb_layernorm_backward_weight(struct zb_emit *e);
+enum zb_status zb_rmsnorm_forward(struct zb_emit *e);
+enum zb_status zb_rmsnorm_backward_input(struct zb_emit *e);
+enum zb_status zb_rmsnorm_backward_weight(struct zb_emit *e);
+enum zb_status zb_rope_forward(struct zb_emit *e);
+enum zb_status zb_rope_backward_input(struct zb_emit *e);
+enum zb_status zb_rope_fits(const struct zb_graph *g, const struct zb_op *op,
+                            const struct zb_bind *max);
+enum zb_status zb_attention_forward(struct zb_emit *e);
+enum zb_status zb_attention_backward_input(struct zb_emit *e);
+enum zb_status zb_act_forward(struct zb_emit *e);
+enum zb_status zb_act_backward_input(struct zb_emit *e);
+enum zb_status zb_gated_forward(struct zb_emit *e);
+enum zb_status zb_gated_backward_input(struct zb_emit *e);
+enum zb_status zb_add_forward(struct zb_emit *e);
+enum zb_status zb_scale_forward(struct zb_emit *e);
+enum zb_status zb_scale_backward_input(struct zb_emit *e);
+enum zb_status zb_dropout_forward(struct zb_emit *e);
+enum zb_status zb_dropout_backward_input(struct zb_emit *e);
+enum zb_status zb_xent_forward(struct zb_emit *e);
+enum zb_status zb_xent_backward_input(struct zb_emit *e);
+enum zb_status zb_mse_forward(struct zb_emit *e);
+enum zb_status zb_mse_backward_input(struct zb_emit *e);
+double zb_pass_uniform(const struct zb_op *op);
+double zb_scale_uniform(const struct zb_op *op);
+int zb_reshape_alias(const struct zb_op *op, const struct zb_layout *in,
+                     struct zb_layout *out);
+int zb_slice_alias(const struct zb_op *op, const struct zb_layout *in,
+                   struct zb_layout *out);
+
+/* Launches that belong to no op: out[0] = in[0]; out[0] = in[0] + in[1];
+ * out[0] = 0; out[0] = loss_coef * loss_scale; loss_sum = sum of in[0]. */
+enum zb_status zb_emit_copy(struct zb_emit *e);
+enum zb_status zb_emit_add(struct zb_emit *e);
+enum zb_status zb_emit_zero(struct zb_emit *e);
+enum zb_status zb_emit_fill(struct zb_emit *e);
+enum zb_status zb_emit_loss_sum(struct zb_emit *e);
+
+#endif

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Attention and the rotation of its heads. Tensors are [B,T,heads,D].
+ */
+#include "config.h"
+#include "graph/graph_int.h"
+
+#include <math.h>
+
+/* ---- rope ---------------------------------------------------------------- */
+
+int zb_rope_shape(struct zb_graph *g, struct zb_op *op)
+{
+    const struct zb_shape *x = zb_op_shape(g, op, 0);
+    const struct zb_shape *cos = zb_op_shape(g, op, 1);
+    const struct zb_shape *sin = zb_op_shape(g, op, 2);
+    struct zb_shape y = *x;
+
+    if (x->n_dims != 4 || x->dim[2] < 0 || x->dim[3] < 0 || cos->n_dims != 2 ||
+        !zb_shape_equal(cos, sin) || 2 * cos->dim[1] > x->dim[3]) {
+        zb_graph_mistake(g, op, "x %s does not fit tables %s and %s",
+                         zb_shape_text(x).s, zb_shape_text(cos).s,
+                         zb_shape_text(sin).s);
+        return -1;
+    }
+    return zb_op_add_out(g, op, &y);
+}
+
+enum zb_status zb_rope_fits(const struct zb_graph *g, const struct zb_op *op,
+                            const struct zb_bind *max)
+{
+    struct zb_shape x = zb_shape_bind(zb_op_shape(g, op, 0), max);
+    int64_t rows = zb_op_shape(g, op, 1)->dim[0];
+
+    if (x.dim[1] > rows) {
+        return zb_fail(ZB_EINVAL,
+                       "%s: a sequence of %lld is longer than the %lld "
+                       "positions of the rope table",
+                       op->label, (long long)x.dim[1], (long long)rows);
+    }
+    return ZB_OK;
+}
+
+struct zb_flops zb_rope_flops(const struct zb_graph *g, const struct zb_op *op,
+                              const struct zb_bind *bind)
+{
+    double n = (double)zb_bound_elems(zb_op_shape(g, op, 0), bind);
+    struct zb_flops cost = {3 * n, 3 * n, 0};
+
+    return cost;
+}
+
+static enum zb_status rotate(struct zb_emit *e, const struct zb_view *x,
+                             const struct zb_view *y, int inverse)
+{
+    struct zb_k_rope k = {
+        .batch = x->shape.dim[0],
+        .seq = x->shape.dim[1],
+        .heads = x->shape.dim[2],
+        .head_dim = x->shape.dim[3],
+        .half = e->in[1].shape.dim[1],
+        .interleaved = e->op->u.rope.interleaved,
+        .inverse = inverse,
+        .cos = e->in[1].data,
+        .sin = e->in[2].data,
+        .x = x->data,
+        .x_row = x->stride[1],
+        .x_head = x->stride[2],
+        .y = y->data,
+        .y_row = y->stride[1],
+        .y_head = y->stride[2],
+    };
+
+    return zb_emit_launch(e, ZB_K_rope, &k);
+}
+
+enum zb_status zb_rope_forward(struct zb_emit *e)
+{
+    return rotate(e, &e->in[0], &e->out[0], 0);
+}
+
+enum zb_status zb_rope_backward_input(struct zb_emit *e)
+{
+    return rotate(e, &e->d_out, &e->d_in[0], 1);
+}
+
+/* ---- attention ----------------------------------------------------------- */
+
+static int same_batch(const struct zb_shape *a, const struct zb_shape *b)
+{
+    return a->dim[0] == b->dim[0] && a->dim[1] == b->dim[1];
+}
+
+/* q [B,T,nq,D], k and v [B,T,nkv,D], nq a multiple of nkv; mask [B,T]. */
+static int has_attention_shapes(const struct zb_graph *g,
+                                const struct zb_op *op)
+{
+    const struct zb_shape *q = zb_op_shape(g, op, 0);
+    const struct zb_shape *k = zb_op_shape(g, op, 1);
+    const struct zb_shape *v = zb_op_shape(g, op, 2);
+
+    if (q->n_dims != 4 || k->n_dims != 4 || !zb_shape_equal(k, v) ||
+        !same_batch(q, k) || q->dim[3] != k->dim[3] || q->dim[2] < 1 ||
+        q->dim[3] < 1 || k->dim[2] < 1 || q->dim[2] % k->dim[2] != 0) {
+        return 0;
+    }
+    if (zb_op_has_in(op, 3)) {
+        const struct zb_shape *mask = zb_op_shape(g, op, 3);
+
+        return mask->n_dims == 2 && same_batch(mask, q);
+    }
+    return 1;
+}
+
+int zb_attention_shape(struct zb_graph *g, struct zb_op *op)
+{
+    const struct zb_attn_opts *o = &op->u.attention;
+    struct zb_shape q, y, lse;
+
+    if (!has_attention_shapes(g, op)) {
+        zb_graph_mistake(g, op, "q %s, k %s, v %s%s%s do not fit together",
+                         zb_shape_text(zb_op_shape(g, op, 0)).s,
+                         zb_shape_text(zb_op_shape(g, op, 1)).s,
+                         zb_shape_text(zb_op_shape(g, op, 2)).s,
+                         zb_op_has_in(op, 3) ? ", key_mask " : "",
+                         zb_op_has_in(op, 3)
+                             ? zb_shape_text(zb_op_shape(g, op, 3)).s
+                             : "");
+        return -1;
+    }
+    if (!isfinite(o->scale) || !(o->dropout >= 0 && o->dropout < 1)) {
+        zb_graph_mistake(g, op, "scale %g or dropout %g is out of range",
+                         o->scale, o->dropout);
+        return -1;
+    }
+    q = *zb_op_shape(g, op, 0);
+    y = q;
+    y.n_dims = 3;
+    y.dim[2] = q.dim[2] * q.dim[3];
+    lse = q;
+    lse.n_dims = 3;
+    lse.dim[1] = q.dim[2];
+    lse.dim[2] = q.dim[1];
+    return zb_op_add_out(g, op, &y) != 0 ? -1 : zb_op_add_out(g, op, &lse);
+}
+
+/* Two products of T x T x D per head forward, five backward (the weights are
+ * computed again). */
+struct zb_flops zb_attention_flops(const struct zb_graph *g,
+                                   const struct zb_op *op,
+                                   const struct zb_bind *bind)
+{
+    struct zb_shape q = zb_shape_bind(zb_op_shape(g, op, 0), bind);
+    double product = 2.0 * (double)zb_shape_elems(&q) * (double)q.dim[1] *
+                     (op->u.attention.causal ? 0.5 : 1.0);
+    struct zb_flops cost = {2 * product, 5 * product, 0};
+
+    return cost;
+}
+
+static struct zb_k_attention_fwd forward_params(struct zb_emit *e)
+{
+    const struct zb_attn_opts *o = &e->op->u.attention;
+    const struct zb_view *q = &e->in[0], *k = &e->in[1], *v = &e->in[2];
+    struct zb_k_attention_fwd p = {
+        .batch = q->shape.dim[0],
+        .seq = q->shape.dim[1],
+        .q_heads = q->shape.dim[2],
+        .kv_heads = k->shape.dim[2],
+        .head_dim = q->shape.dim[3],
+        .causal = o->causal,
+        .scale = o->scale,
+        .dropout = e->run->is_training ? o->dropout : 0.0,
+        .philox = zb_emit_philox(e),
+        .key_mask = e->in[3].data,
+        .q = q->data,
+        .k = k->data,
+        .v = v->data,
+        .q_row = q->stride[1],
+        .k_row = k->stride[1],
+        .v_row = v->stride[1],
+        .q_head = q->stride[2],
+        .k_head = k->stride[2],
+        .v_head = v->stride[2],
+        .out = e->out[0].data,
+        .lse = e->out[1].data,
+    };
+
+    if (p.dropout > 0) {
+        zb_emit_reads(e, p.philox.sample, (size_t)p.batch * sizeof(int64_t));
+    }
+    return p;
+}
+
+enum zb_status zb_attention_forward(struct zb_emit *e)
+{
+    struct zb_k_attention_fwd k = forward_params(e);
+
+    return zb_emit_launch(e, ZB_K_attention_fwd, &k);
+}
+
+enum zb_status zb_attention_backward_input(struct zb_emit *e)
+{
+    const struct zb_view *dq = &e->d_in[0], *dk = &e->d_in[1];
+    const struct zb_view *dv = &e->d_in[2];
+    struct zb_k_attention_bwd k = {
+        .fwd = forward_params(e),
+        .dout = e->d_out.data,
+        .dq = dq->data,
+        .dk = dk->data,
+        .dv = dv->data,
+        .dq_row = dq->stride[1],
+        .dk_row = dk->stride[1],
+        .dv_row = dv->stride[1],
+        .dq_head = dq->stride[2],
+        .dk_head = dk->stride[2],
+        .dv_head = dv->stride[2],
+    };
+
+    return zb_emit_launch(e, ZB_K_attention_bwd, &k);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Losses: their gradient is a number (loss_coef * loss_scale) times what the
+ * kernel computes.
+ */
+#include "config.h"
+#include "graph/graph_int.h"
+
+static struct zb_flops per_input(const struct zb_graph *g,
+                                 const struct zb_op *op,
+                                 const struct zb_bind *bind, double f,
+                                 double b)
+{
+    double n = (double)zb_bound_elems(zb_op_shape(g, op, 0), bind);
+    struct zb_flops cost = {f * n, b * n, 0};
+
+    return cost;
+}
+
+int zb_xent_shape(struct zb_graph *g, struct zb_op *op)
+{
+    const struct zb_shape *labels = zb_op_shape(g, op, 1);
+    struct zb_shape rows = *zb_op_shape(g, op, 0);
+
+    rows.n_dims--;
+    if (rows.n_dims < 1 || !zb_shape_equal(&rows, labels)) {
+        zb_graph_mistake(g, op, "logits %s do not fit labels %s",
+                         zb_shape_text(zb_op_shape(g, op, 0)).s,
+                         zb_shape_text(labels).s);
+        return -1;
+    }
+    return zb_op_add_out(g, op, &rows) != 0 ? -1
+                                            : zb_op_add_out(g, op, &rows);
+}
+
+struct zb_flops zb_xent_flops(const struct zb_graph *g, const struct zb_op *op,
+                              const struct zb_bind *bind)
+{
+    return per_input(g, op, bind, 10, 10);
+}
+
+enum zb_status zb_xent_forward(struct zb_emit *e)
+{
+    struct zb_k_xent_fwd k = {
+        .rows = zb_shape_rows(&e->in[0].shape),
+        .cols = zb_shape_cols(&e->in[0].shape),
+        .ld = zb_view_row_stride(&e->in[0]),
+        .logits = e->in[0].data,
+        .label = e->in[1].data,
+        .loss = e->out[0].data,
+        .lse = e->out[1].data,
+    };
+
+    return zb_emit_launch(e, ZB_K_xent_fwd, &k);
+}
+
+enum zb_status zb_xent_backward_input(struct zb_emit *e)
+{
+    struct zb_k_xent_bwd k = {
+        .rows = zb_shape_rows(&e->in[0].shape),
+        .cols = zb_shape_cols(&e->in[0].shape),
+        .ld = zb_view_row_stride(&e->in[0]),
+        .ld_d = zb_view_row_stride(&e->d_in[0]),
+        .scale = e->loss_coef * e->run->loss_scale,
+        .logits = e->in[0].data,
+        .lse = e->out[1].data,
+        .label = e->in[1].data,
+        .dlogits = e->d_in[0].data,
+    };
+
+    return zb_emit_launch(e, ZB_K_xent_bwd, &k);
+}
+
+int zb_mse_shape(struct zb_graph *g, struct zb_op *op)
+{
+    const struct zb_shape *x = zb_op_shape(g, op, 0);
+    const struct zb_shape *target = zb_op_shape(g, op, 1);
+    struct zb_shape y = *x;
+
+    if (!zb_shape_equal(x, target)) {
+        zb_graph_mistake(g, op, "x %s and target %s differ",
+                         zb_shape_text(x).s, zb_shape_text(target).s);
+        return -1;
+    }
+    return zb_op_add_out(g, op, &y);
+}
+
+struct zb_flops zb_mse_flops(const struct zb_graph *g, const struct zb_op *op,
+                             const struct zb_bind *bind)
+{
+    return per_input(g, op, bind, 2, 2);
+}
+
+enum zb_status zb_mse_forward(struct zb_emit *e)
+{
+    struct zb_k_mse_fwd k = {
+        .n = zb_shape_elems(&e->in[0].shape),
+        .x = e->in[0].data,
+        .target = e->in[1].data,
+        .loss = e->out[0].data,
+    };
+
+    return zb_emit_launch(e, ZB_K_mse_fwd, &k);
+}
+
+enum zb_status zb_mse_backward_input(struct zb_emit *e)
+{
+    struct zb_k_mse_bwd k = {
+        .n = zb_shape_elems(&e->in[0].shape),
+        .scale = e->loss_coef * e->run->loss_scale,
+        .x = e->in[0].data,
+        .target = e->in[1].data,
+        .dx = e->d_in[0].data,
+    };
+
+    return zb_emit_launch(e, ZB_K_mse_bwd, &k);
+}
