@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Llama: RMS norms, rotary positions, grouped keys and values, SwiGLU.
+ */
+#include "config.h"
+#include "model/model_int.h"
+
+#include <math.h>
+
+#define MAX_DIM 2147483647.0
+
+static const struct zb_key_row keys[] = {
+    {"vocab_size", NULL, ZB_KEY_INT, "32000", 1, MAX_DIM, 0},
+    {"hidden_size", NULL, ZB_KEY_INT, "4096", 1, MAX_DIM, 0},
+    {"intermediate_size", NULL, ZB_KEY_INT, "11008", 1, MAX_DIM, 0},
+    {"num_hidden_layers", NULL, ZB_KEY_INT, "32", 1, 100000, 0},
+    {"num_attention_heads", NULL, ZB_KEY_INT, "32", 1, MAX_DIM, 0},
+    {"num_key_value_heads", NULL, ZB_KEY_INT, "null", 1, MAX_DIM,
+     ZB_KEY_NULLABLE},
+    {"head_dim", NULL, ZB_KEY_INT, "null", 1, MAX_DIM, ZB_KEY_NULLABLE},
+    {"hidden_act", NULL, ZB_KEY_TEXT, "\"silu\"", 0, 0, 0},
+    {"max_position_embeddings", NULL, ZB_KEY_INT, "2048", 1, MAX_DIM, 0},
+    {"initializer_range", NULL, ZB_KEY_REAL, "0.02", 0, 1e3, 0},
+    {"rms_norm_eps", NULL, ZB_KEY_REAL, "1e-6", 0, 1, 0},
+    {"pad_token_id", NULL, ZB_KEY_INT, "null", -MAX_DIM, MAX_DIM,
+     ZB_KEY_NULLABLE},
+    {"rope_theta", NULL, ZB_KEY_REAL, "10000.0", 1e-3, 1e12, 0},
+    {"rope_scaling", NULL, ZB_KEY_OBJECT, "null", 0, 0, ZB_KEY_NULLABLE},
+    {"rope_parameters", NULL, ZB_KEY_OBJECT, "null", 0, 0, ZB_KEY_NULLABLE},
+    {"attention_bias", NULL, ZB_KEY_BOOL, "false", 0, 0, 0},
+    {"attention_dropout", NULL, ZB_KEY_REAL, "0.0", 0, 0.999, 0},
+    {"mlp_bias", NULL, ZB_KEY_BOOL, "false", 0, 0, 0},
+    {"tie_word_embeddings", NULL, ZB_KEY_BOOL, "false", 0, 0, 0},
+};
+
+struct llama {
+    struct zb_builder *b;
+    int64_t vocab, hidden, inner, n_layers, n_heads, n_kv, head_dim;
+    int64_t padding_idx;
+    double eps, dropout;
+    enum zb_act act;
+    int attention_bias, mlp_bias, key_mask;
+    struct zb_rope_tables rope;
+};
+
+static enum zb_status read_sizes(struct llama *m, const struct zb_config *c)
+{
+    m->vocab = zb_config_int(c, "vocab_size");
+    m->hidden = zb_config_int(c, "hidden_size");
+    m->inner = zb_config_int(c, "intermediate_size");
+    m->n_layers = zb_config_int(c, "num_hidden_layers");
+    m->n_heads = zb_config_int(c, "num_attention_heads");
+    m->n_kv = zb_config_int_or(c, "num_key_value_heads", m->n_heads);
+    if (m->n_heads % m->n_kv != 0) {
+        return zb_config_fail(c, "num_key_value_heads",
+                              "%lld does not divide num_attention_heads %lld",
+                              (long long)m->n_kv, (long long)m->n_heads);
+    }
+    if (zb_config_is_null(c, "head_dim") && m->hidden % m->n_heads != 0) {
+        return zb_config_fail(c, "num_attention_heads",
+                              "%lld does not divide hidden_size %lld",
+                              (long long)m->n_heads, (long long)m->hidden);
+    }
+    m->head_dim = zb_config_int_or(c, "head_dim", m->hidden / m->n_heads);
+    if (m->head_dim % 2 != 0) {
+        return zb_config_fail(c, "head_dim",
+                              "heads of odd size %lld can not be rotated",
+                              (long long)m->head_dim);
+    }
+    return ZB_OK;
+}
+
+static enum zb_status read_rest(struct llama *m, const struct zb_config *c)
+{
+    /* As torch.nn.Embedding reads it: negative counts from the end. */
+    m->padding_idx = zb_config_int_or(c, "pad_token_id", m->vocab);
+    m->padding_idx += m->padding_idx < 0 ? m->vocab : 0;
+    if (zb_config_is_null(c, "pad_token_id")) {
+        m->padding_idx = -1;
+    } else if (m->padding_idx < 0 || m->padding_idx >= m->vocab) {
+        return zb_config_fail(c, "pad_token_id",
+                              "is not in the vocabulary of %lld",
+                              (long long)m->vocab);
+    }
+    m->eps = zb_config_real(c, "rms_norm_eps");
+    m->dropout = zb_config_real(c, "attention_dropout");
+    m->attention_bias = zb_config_bool(c, "attention_bias");
+    m->mlp_bias = zb_config_bool(c, "mlp_bias");
+    return zb_config_act(c, "hidden_act", &m->act);
+}
+
+/* A linear layer of block i, with a bias if it has one. */
+static int linear(const struct llama *m, int64_t i, const char *name, int x,
+                  int64_t n_in, int64_t n_out, int has_bias)
+{
+    struct zb_builder *b = m->b;
+    int w = zb_build_matrix(b, b->std, n_out, n_in,
+                            "model.layers.%lld.%s.weight", (long long)i, name);
+    int bias = has_bias ? zb_build_zeros(b, n_out, "model.layers.%lld.%s.bias",
+                                         (long long)i, name)
+                        : ZB_G_NONE;
+
+    return zb_g_linear(b->g, x, w, bias, 0);
+}
+
+static int norm(const struct llama *m, int64_t i, const char *name, int x)
+{
+    return zb_g_rmsnorm(m->b->g, x,
+                        zb_build_ones(m->b, m->hidden,
+                                      "model.layers.%lld.%s.weight",
+                                      (long long)i, name),
+                        m->eps);
+}
+
+/* A projection cut into heads. */
+static int heads(const struct llama *m, int64_t i, const char *name, int x,
+                 int64_t n)
+{
+    const int64_t dim[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ), n,
+                           m->head_dim};
+
+    return zb_g_reshape(m->b->g,
+                        linear(m, i, name, x, m->hidden, n * m->head_dim,
+                               m->attention_bias),
+                        4, dim);
+}
+
+static int attention(const struct llama *m, int64_t i, int x)
+{
+    struct zb_graph *g = m->b->g;
+    const struct zb_attn_opts opts = {
+        .causal = 1,
+        .scale = 1.0 / sqrt((double)m->head_dim),
+        .dropout = m->dropout,
+        .key_mask = m->key_mask,
+    };
+    int a = norm(m, i, "input_layernorm", x);
+    int q = heads(m, i, "self_attn.q_proj", a, m->n_heads);
+    int k = heads(m, i, "self_attn.k_proj", a, m->n_kv);
+    int v = heads(m, i, "self_attn.v_proj", a, m->n_kv);
+
+    q = zb_g_rope(g, q, m->rope.cos, m->rope.sin, 0);
+    k = zb_g_rope(g, k, m->rope.cos, m->rope.sin, 0);
+    return linear(m, i, "self_attn.o_proj", zb_g_attention(g, q, k, v, &opts),
+                  m->n_heads * m->head_dim, m->hidden, m->attention_bias);
+}
+
+static int mlp(const struct llama *m, int64_t i, int x)
+{
+    int a = norm(m, i, "post_attention_layernorm", x);
+    int gate = linear(m, i, "mlp.gate_proj", a, m->hidden, m->inner,
+                      m->mlp_bias);
+    int up = linear(m, i, "mlp.up_proj", a, m->hidden, m->inner, m->mlp_bias);
+
+    return linear(m, i, "mlp.down_proj", zb_g_gated(m->b->g, gate, up, m->act),
+                  m->inner, m->hidden, m->mlp_bias);
+}
+
+static int head(const struct llama *m, int x)
+{
+    struct zb_builder *b = m->b;
+    int is_tied = zb_config_bool(b->config, "tie_word_embeddings");
+
+    x = zb_g_rmsnorm(b->g, x, zb_build_ones(b, m->hidden, "model.norm.weight"),
+                     m->eps);
+    if (b->opts->no_head) {
+        return x;
+    }
+    return zb_g_linear(b->g, x,
+                       zb_build_matrix(b, b->std, m->vocab, m->hidden, "%s",
+                                       is_tied ? "model.embed_tokens.weight"
+                                               : "lm_head.weight"),
+                       ZB_G_NONE, 0);
+}
+
+static enum zb_status build(struct zb_builder *b)
+{
+    const struct zb_config *c = b->config;
+    struct llama m = {.b = b};
+    int64_t n_pos = b->opts->max_seq > 0
+                        ? b->opts->max_seq
+                        : zb_config_int(c, "max_position_embeddings");
+    int x;
+
+    ZB_TRY(read_sizes(&m, c));
+    ZB_TRY(read_rest(&m, c));
+    ZB_TRY(zb_build_rope(b, m.head_dim, n_pos, &m.rope));
+    m.key_mask = zb_build_key_mask(b);
+    zb_build_layer(b, "embed");
+    x = zb_build_input(b, "model.embed_tokens.weight", m.vocab, m.hidden,
+                       (int)m.padding_idx);
+    for (int64_t i = 0; i < m.n_layers; i++) {
+        zb_build_layer(b, "layers.%lld", (long long)i);
+        x = zb_g_add(b->g, x, attention(&m, i, x));
+        x = zb_g_add(b->g, x, mlp(&m, i, x));
+    }
+    zb_build_layer(b, "head");
+    zb_build_end(b, head(&m, x));
+    return ZB_OK;
+}
+
+const struct zb_family zb_family_llama = {
+    .name = "llama",
+    .architecture = "LlamaForCausalLM",
+    .keys = keys,
+    .n_keys = ZB_COUNT_OF(keys),
+    .layers_key = "num_hidden_layers",
+    .vocab_key = "vocab_size",
+    .build = build,
+};

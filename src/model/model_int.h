@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Inside the models: a family is a table of keys and a function that builds the
+ * graph. Adding one: src/model/<family>.c and a row in family.c.
+ */
+#ifndef ZB_MODEL_INT_H
+#define ZB_MODEL_INT_H
+
+#include <jansson.h>
+
+#include "zb/model.h"
+
+/* ---- keys of a config ---------------------------------------------------- */
+
+enum zb_key_type {
+    ZB_KEY_INT,
+    ZB_KEY_REAL,
+    ZB_KEY_BOOL,
+    ZB_KEY_TEXT,
+    ZB_KEY_OBJECT
+};
+
+enum zb_key_flags {
+    ZB_KEY_NULLABLE = 1, /* null is a value of its own */
+    ZB_KEY_ONLY = 2      /* no value but the default is supported */
+};
+
+struct zb_key_row {
+    const char *name;
+    const char *alias; /* another name for it, or NULL */
+    enum zb_key_type type;
+    const char *def; /* JSON text */
+    double lo, hi;   /* of a number */
+    unsigned flags;
+};
+
+struct zb_family;
+
+/* A checked config: every key of the family has a value of its type. */
+struct zb_config {
+    const struct zb_family *family;
+    const char *where;
+    const char *text; /* the file, to find lines in; NULL: written by hand */
+    const struct zb_model_key *keys; /* by hand: with their lines */
+    size_t n_keys;
+    json_t *given;
+    json_t *value;
+};
+
+/* Values by name; a name that is not in the family's table is a bug. */
+int64_t zb_config_int(const struct zb_config *c, const char *name);
+double zb_config_real(const struct zb_config *c, const char *name);
+int zb_config_bool(const struct zb_config *c, const char *name);
+const char *zb_config_text(const struct zb_config *c, const char *name);
+/* NULL when it is null. */
+const json_t *zb_config_object(const struct zb_config *c, const char *name);
+int zb_config_is_null(const struct zb_config *c, const char *name);
+/* An integer, or `def` where it is null. */
+int64_t zb_config_int_or(const struct zb_config *c, const char *name,
+                         int64_t def);
+/* A mistake in the value of a key: "file:line: key 'name': ...". */
+enum zb_status zb_config_fail(const struct zb_config *c, const char *name,
+                              const char *fmt, ...) ZB_PRINTF(3, 4);
+/* An activation by its Hugging Face name. */
+enum zb_status zb_config_act(const struct zb_config *c, const char *name,
+                             enum zb_act *act_out) ZB_CHECKED;
+
+enum zb_status zb_config_read_json(const char *text, const char *where,
+                                   struct zb_config *c) ZB_CHECKED;
+enum zb_status zb_config_read_keys(const struct zb_model_key *keys, size_t n,
+                                   const char *where,
+                                   struct zb_config *c) ZB_CHECKED;
+void zb_config_release(struct zb_config *c);
+
+/* ---- building ------------------------------------------------------------ */
+
+struct zb_builder {
+    struct zb_graph *g;
+    const struct zb_config *config;
+    const struct zb_model_opts *opts;
+    double std; /* of normal initialisation */
+};
+
+/* Parameters; the name is a format. Matrices are normal with the given standard
+ * deviation, norm weights one, biases zero and, like norms, without decay. */
+int zb_build_matrix(struct zb_builder *b, double std, int64_t rows,
+                    int64_t cols, const char *fmt, ...) ZB_PRINTF(5, 6);
+int zb_build_ones(struct zb_builder *b, int64_t n, const char *fmt, ...)
+    ZB_PRINTF(3, 4);
+int zb_build_zeros(struct zb_builder *b, int64_t n, const char *fmt, ...)
+    ZB_PRINTF(3, 4);
+/* The batch's attention_mask, or ZB_G_NONE. Call it once. */
+int zb_build_key_mask(struct zb_builder *b);
+/* The embedding of input_ids, or inputs_embeds itself. */
+int zb_build_input(struct zb_builder *b, const char *table, int64_t vocab,
+                   int64_t hidden, int padding_idx);
+/* Output and criterion; `x` is the logits, or with no_head the last hidden
+ * state. */
+void zb_build_end(struct zb_builder *b, int x);
+void zb_build_layer(struct zb_builder *b, const char *fmt, ...)
+    ZB_PRINTF(2, 3);
+
+/* rope.c: tables of cosines and sines for positions 0..n_pos - 1 as the keys
+ * rope_theta, rope_scaling and rope_parameters say. */
+struct zb_rope_tables {
+    int cos, sin; /* constants [n_pos, dims / 2] */
+};
+enum zb_status zb_build_rope(struct zb_builder *b, int64_t dims, int64_t n_pos,
+                             struct zb_rope_tables *out) ZB_CHECKED;
+
+/* ---- families ------------------------------------------------------------ */
+
+struct zb_family {
+    const char *name;         /* model_type */
+    const char *architecture; /* Hugging Face class of the checkpoint */
+    const struct zb_key_row *keys;
+    size_t n_keys;
+    const char *layers_key, *vocab_key;
+    enum zb_status (*build)(struct zb_builder *b);
+};
+
+extern const struct zb_family zb_family_llama, zb_family_gpt2;
+
+/* The family of that model_type, or NULL. */
+const struct zb_family *zb_family_find(const char *name);
+
+#endif
