@@ -285,18 +285,11 @@ static enum zb_status simulate_positive(struct zb_schedule *s,
     return st;
 }
 
-/* Without costs: the times the nodes came with, or those of equal costs. */
-static enum zb_status give_times(struct zb_schedule *s)
+static enum zb_status simulate_unit(struct zb_schedule *s)
 {
     struct zb_plan_input unit;
     enum zb_status st;
-    int is_ok;
 
-    ZB_TRY(zb_plan_check_streams(s, 0));
-    ZB_TRY(zb_plan_times_ok(s, &is_ok));
-    if (is_ok) {
-        return ZB_OK;
-    }
     ZB_TRY(zb_plan_input_init(&unit, s->n_stage, s->n_micro, s->placement,
                               s->n_chunk));
     st = zb_schedule_simulate(s, &unit);
@@ -307,6 +300,46 @@ static enum zb_status give_times(struct zb_schedule *s)
     return st;
 }
 
+static void remove_messages(struct zb_schedule *s)
+{
+    for (int i = 0; i < s->n_stage; i++) {
+        struct zb_stage_nodes *st = &s->stages[i];
+        size_t n = 0;
+
+        for (size_t j = 0; j < st->n; j++) {
+            if (zb_node_is_compute(st->node[j].type) ||
+                st->node[j].type >= ZB_NODE_POST_VALIDATION) {
+                st->node[n++] = st->node[j];
+            }
+        }
+        st->n = n;
+    }
+}
+
+/* Without costs: after the times the nodes came with, or, where these are
+ * none or rounding spoilt them, after those of equal costs. */
+static enum zb_status add_comm_without_costs(struct zb_schedule *s)
+{
+    enum zb_status st;
+    int is_ok;
+
+    ZB_TRY(zb_plan_check_streams(s, 0));
+    ZB_TRY(zb_plan_times_ok(s, &is_ok));
+    if (is_ok) {
+        ZB_TRY(zb_plan_layout(s, NULL));
+        st = zb_schedule_check(s, NULL);
+        if (st == ZB_OK || st == ZB_ENOMEM) {
+            zb_plan_measure(s);
+            return st;
+        }
+        remove_messages(s);
+    }
+    ZB_TRY(simulate_unit(s));
+    ZB_TRY(zb_plan_layout(s, NULL));
+    zb_plan_measure(s);
+    return ZB_OK;
+}
+
 enum zb_status zb_schedule_add_comm(struct zb_schedule *s,
                                     const struct zb_plan_input *in)
 {
@@ -314,10 +347,7 @@ enum zb_status zb_schedule_add_comm(struct zb_schedule *s,
         return zb_fail(ZB_EINVAL, "the schedule has messages already");
     }
     if (in == NULL) {
-        ZB_TRY(give_times(s));
-        ZB_TRY(zb_plan_layout(s, NULL));
-        zb_plan_measure(s);
-        return ZB_OK;
+        return add_comm_without_costs(s);
     }
     ZB_TRY(zb_plan_input_check(in));
     ZB_TRY(zb_plan_input_fits(in, s));

@@ -88,7 +88,8 @@ void zb_plan_measure_memory(struct zb_schedule *s,
 enum zb_status zb_plan_layout(struct zb_schedule *s,
                               const double *pv_time) ZB_CHECKED;
 
-/* Whether the nodes' own times are such that zb_plan_layout() may use them. */
+/* Whether the nodes' own times are, but for rounding, such that
+ * zb_plan_layout() may use them. */
 enum zb_status zb_plan_times_ok(const struct zb_schedule *s,
                                 int *is_ok_out) ZB_CHECKED;
 

@@ -20,8 +20,9 @@
 #include "zb/mem.h"
 
 #define NOT_YET (-1.0)
-#define SLACK (1 + 1e-9) /* sums of fractions may miss the limit by rounding   \
-                          */
+#define SLACK                                                                  \
+    (1 + 1e-9) /* sums of fractions may miss the limit by rounding             \
+                */
 
 struct choice {
     double start; /* INFINITY: nothing can be chosen now */
@@ -167,7 +168,9 @@ static struct choice choose(const struct list *l, int stage)
     double w_cost;
 
     for (int c = 0; c < l->in->n_chunk; c++) {
-        offer_b(l, stage, c, &best);
+        if (!(l->flags & ZB_PLAN_LIST_FORWARD)) {
+            offer_b(l, stage, c, &best);
+        }
         offer_f(l, stage, c, &best);
     }
     w = oldest_w(l, stage);

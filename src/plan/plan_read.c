@@ -79,7 +79,13 @@ static enum zb_status draft_place(const struct zb_plan_draft *d,
     struct zb_schedule *s = NULL;
     enum zb_status st;
 
-    ZB_TRY(draft_copy(d, placement, n_chunk, n_micro, &s));
+    st = draft_copy(d, placement, n_chunk, n_micro, &s);
+    if (st == ZB_EINVAL) {
+        return zb_fail(ZB_ECONFIG, "%s", zb_error_text());
+    }
+    if (st != ZB_OK) {
+        return st;
+    }
     if (zb_plan_has_comm(s)) {
         st = zb_plan_check_streams(s, 0);
         zb_plan_measure(s);
@@ -95,32 +101,28 @@ static enum zb_status draft_place(const struct zb_plan_draft *d,
 }
 
 /* Two chunks per stage can be a V or a loop. A file that does not say is a
- * V unless only a loop makes it legal. */
+ * loop only if that makes it legal and a V does not. */
 static enum zb_status draft_guess(const struct zb_plan_draft *d, int n_micro,
                                   struct zb_schedule **s_out)
 {
-    struct zb_schedule *v = NULL, *loop;
-    enum zb_status st = draft_place(d, ZB_PLACE_V, 2, n_micro, &v), st_loop;
+    static const enum zb_placement order[] = {ZB_PLACE_V, ZB_PLACE_LOOP};
 
-    if (st == ZB_ENOMEM ||
-        (st == ZB_OK && zb_schedule_check(v, NULL) == ZB_OK)) {
-        *s_out = v;
-        return st;
+    for (int i = 0; i < 2; i++) {
+        struct zb_schedule *s = NULL;
+        enum zb_status st = draft_place(d, order[i], 2, n_micro, &s);
+
+        if (st == ZB_OK) {
+            st = zb_schedule_check(s, NULL);
+        }
+        if (st == ZB_OK) {
+            *s_out = s;
+            return ZB_OK;
+        }
+        zb_schedule_free(s);
+        if (st == ZB_ENOMEM) {
+            return st;
+        }
     }
-    st_loop = draft_place(d, ZB_PLACE_LOOP, 2, n_micro, &loop);
-    if (st_loop == ZB_OK && zb_schedule_check(loop, NULL) == ZB_OK) {
-        zb_schedule_free(v);
-        *s_out = loop;
-        return ZB_OK;
-    }
-    if (st_loop == ZB_OK) {
-        zb_schedule_free(loop);
-    }
-    if (st == ZB_OK) {
-        *s_out = v;
-        return ZB_OK;
-    }
-    /* Once more for the text of the error. */
     return draft_place(d, ZB_PLACE_V, 2, n_micro, s_out);
 }
 

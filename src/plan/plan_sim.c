@@ -313,7 +313,7 @@ static void collect_ends(struct sim *m)
     }
 }
 
-static int stage_times_ok(const struct sim *m, int stage)
+static int stage_times_ok(const struct sim *m, int stage, double rounding)
 {
     const struct zb_stage_nodes *st = &m->s->stages[stage];
     double clock = 0;
@@ -326,7 +326,7 @@ static int stage_times_ok(const struct sim *m, int stage)
             continue;
         }
         if (!isfinite(node->end) ||
-            !(node->start >= fmax(clock, ready(m, stage, node))) ||
+            !(node->start >= fmax(clock, ready(m, stage, node)) - rounding) ||
             !(may_be_empty ? node->end >= node->start
                            : node->end > node->start)) {
             return 0;
@@ -345,8 +345,9 @@ enum zb_status zb_plan_times_ok(const struct zb_schedule *s, int *is_ok_out)
 
     ZB_TRY(sim_init(&m, &view, &no_latency));
     collect_ends(&m);
+    zb_plan_measure(&view);
     for (int i = 0; i < s->n_stage && is_ok; i++) {
-        is_ok = stage_times_ok(&m, i);
+        is_ok = stage_times_ok(&m, i, 1e-12 * view.makespan);
     }
     sim_release(&m);
     *is_ok_out = is_ok;

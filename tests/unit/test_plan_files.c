@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Schedule files: what is written reads back; what is broken is refused by
+ * name; random and mutated files never crash.
+ */
+#include "config.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "zb/mem.h"
+#include "zb/plan.h"
+#include "zbt.h"
+
+static struct zb_schedule *make(const char *planner, int p, int m, double f,
+                                double c)
+{
+    enum zb_placement placement = ZB_PLACE_V;
+    struct zb_plan_input in;
+    struct zb_schedule *s = NULL;
+    int n_chunk = 0;
+
+    ZBT_OK(zb_planner_shape(planner, &placement, &n_chunk));
+    ZBT_OK(zb_plan_input_init(&in, p, m, placement, n_chunk));
+    for (int v = 0; v < p * n_chunk; v++) {
+        in.f_cost[v] = f;
+    }
+    in.c_cost = c;
+    ZBT_OK(zb_plan_make(planner, &in, &s));
+    zb_plan_input_release(&in);
+    return s;
+}
+
+/* The schedule as text; free() it. */
+static char *text_of(const struct zb_schedule *s, enum zb_plan_format format,
+                     size_t *len_out)
+{
+    char *text = NULL;
+    size_t len = 0;
+    FILE *f = open_memstream(&text, &len);
+
+    CU_ASSERT_FATAL(f != NULL);
+    ZBT_OK(zb_schedule_write(s, format, f));
+    fclose(f);
+    *len_out = len;
+    return text;
+}
+
+static const char *file_with(const char *text, size_t len)
+{
+    const char *path = zbt_scratch_path("schedule");
+    FILE *f = fopen(path, "wb");
+
+    CU_ASSERT_FATAL(f != NULL);
+    CU_ASSERT_FATAL(fwrite(text, 1, len, f) == len);
+    fclose(f);
+    return path;
+}
+
+/* ---- round trips ---- */
+
+static int node_equal(const struct zb_node *a, const struct zb_node *b)
+{
+    return a->type == b->type && a->chunk == b->chunk && a->mb == b->mb &&
+           a->start == b->start && a->end == b->end;
+}
+
+/* The same compute nodes; with `all` the same of every type. */
+static void check_same(const struct zb_schedule *a, const struct zb_schedule *b,
+                       int all)
+{
+    CU_ASSERT_EQUAL_FATAL(a->n_stage, b->n_stage);
+    CU_ASSERT_EQUAL(a->n_micro, b->n_micro);
+    CU_ASSERT_EQUAL(a->n_chunk, b->n_chunk);
+    CU_ASSERT_EQUAL(a->placement, b->placement);
+    CU_ASSERT_EQUAL(a->makespan, b->makespan);
+    CU_ASSERT_EQUAL(a->span, b->span);
+    CU_ASSERT_DOUBLE_EQUAL(a->bubble_rate, b->bubble_rate, 1e-12);
+    for (int i = 0; i < a->n_stage; i++) {
+        size_t j = 0, k = 0;
+
+        for (;;) {
+            while (j < a->stages[i].n && !all &&
+                   !zb_node_is_compute(a->stages[i].node[j].type)) {
+                j++;
+            }
+            while (k < b->stages[i].n && !all &&
+                   !zb_node_is_compute(b->stages[i].node[k].type)) {
+                k++;
+            }
+            if (j == a->stages[i].n || k == b->stages[i].n) {
+                break;
+            }
+            CU_ASSERT(
+                node_equal(&a->stages[i].node[j++], &b->stages[i].node[k++]));
+        }
+        CU_ASSERT(j == a->stages[i].n && k == b->stages[i].n);
+    }
+}
+
+static void round_trip(const char *planner, int p, int m, double f, double c,
+                       enum zb_plan_format format)
+{
+    struct zb_schedule *s = make(planner, p, m, f, c), *back = NULL;
+    size_t len;
+    char *text = text_of(s, format, &len);
+
+    ZBT_OK(zb_schedule_read(file_with(text, len), &back));
+    ZBT_OK(zb_schedule_check(back, NULL));
+    check_same(s, back, format == ZB_PLAN_NODES);
+    if (format == ZB_PLAN_JSON) {
+        CU_ASSERT_STRING_EQUAL(back->planner, planner);
+        CU_ASSERT_EQUAL(
+            memcmp(s->peak_mem, back->peak_mem, (size_t)p * sizeof(double)), 0);
+    }
+    free(text);
+    zb_schedule_free(back);
+    zb_schedule_free(s);
+}
+
+static void written_files_read_back_the_same(void)
+{
+    for (int i = 0; zb_planner_name(i) != NULL; i++) {
+        for (int p = 1; p <= 5; p += 2) {
+            for (int m = 1; m <= 9; m += 4) {
+                const char *planner = zb_planner_name(i);
+
+                round_trip(planner, p, m, 3, 1, ZB_PLAN_JSON);
+                round_trip(planner, p, m, 3, 1, ZB_PLAN_NODES);
+                round_trip(planner, p, m, 3.1, 0.7, ZB_PLAN_NODES);
+            }
+        }
+    }
+}
+
+static void file_planner_gives_schedule_with_costs_of_input(void)
+{
+    struct zb_schedule *s = make("get_v_schedule", 3, 6, 1, 0), *again = NULL;
+    struct zb_plan_input in;
+    char planner[1100];
+    size_t len;
+    char *text = text_of(s, ZB_PLAN_NODES, &len);
+    enum zb_placement placement;
+    int n_chunk;
+
+    snprintf(planner, sizeof(planner), "file:%s", file_with(text, len));
+    ZBT_OK(zb_planner_shape(planner, &placement, &n_chunk));
+    CU_ASSERT_EQUAL(placement, ZB_PLACE_V);
+    CU_ASSERT_EQUAL(n_chunk, 2);
+    ZBT_OK(zb_plan_input_init(&in, 3, 6, placement, n_chunk));
+    for (int v = 0; v < 6; v++) {
+        in.f_cost[v] = in.b_cost[v] = in.w_cost[v] = 10;
+    }
+    ZBT_OK(zb_plan_make(planner, &in, &again));
+    CU_ASSERT_EQUAL(again->makespan, 10 * s->makespan);
+    zb_schedule_free(again);
+    in.max_mem[1] = 1;
+    CU_ASSERT_EQUAL(zb_plan_make(planner, &in, &again), ZB_EINFEASIBLE);
+    zb_plan_input_release(&in);
+    ZBT_OK(zb_plan_input_init(&in, 3, 7, placement, n_chunk));
+    CU_ASSERT_EQUAL(zb_plan_make(planner, &in, &again), ZB_EINVAL);
+    zb_plan_input_release(&in);
+    free(text);
+    zb_schedule_free(s);
+}
+
+static void text_has_one_row_per_stage(void)
+{
+    struct zb_schedule *s = make("zbv", 4, 8, 1, 0);
+    size_t len, n_rows = 0;
+    char *text = text_of(s, ZB_PLAN_TEXT, &len);
+
+    for (const char *at = text; (at = strchr(at, '|')) != NULL; at++) {
+        n_rows++;
+    }
+    CU_ASSERT_EQUAL(n_rows, 2 * 4);
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "0 |F0F1F2F3"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "lower bound 51"));
+    free(text);
+    zb_schedule_free(s);
+}
+
+/* ---- what people write ---- */
+
+static void expect_legal(const char *text, enum zb_placement placement,
+                         int n_chunk)
+{
+    struct zb_schedule *s = NULL;
+
+    ZBT_OK(zb_schedule_read(file_with(text, strlen(text)), &s));
+    ZBT_OK(zb_schedule_check(s, NULL));
+    CU_ASSERT_EQUAL(s->placement, placement);
+    CU_ASSERT_EQUAL(s->n_chunk, n_chunk);
+    zb_schedule_free(s);
+}
+
+static void files_without_optional_fields_are_read(void)
+{
+    expect_legal("{\"stages\":[[{\"type\":\"F\",\"mb\":0},"
+                 "{\"type\":\"BW\",\"mb\":0}]]}",
+                 ZB_PLACE_LINEAR, 1);
+    expect_legal("{\"stages\":["
+                 "[{\"type\":\"F\",\"mb\":0},{\"type\":\"BW\",\"mb\":0}],"
+                 "[{\"type\":\"F\",\"mb\":0},{\"type\":\"B\",\"mb\":0},"
+                 "{\"type\":\"W\",\"mb\":0}]],\"comment\":\"mine\"}",
+                 ZB_PLACE_LINEAR, 1);
+    expect_legal("# by hand\n"
+                 "0 F 0 0 0 1 0\n0 F 1 0 1 2 0\n\n"
+                 "0 B 1 0 2 3 0\n0 B 0 0 3 4 0\n"
+                 "0 W 1 0 4 5 0\r\n0 W 0 0 5 6 0",
+                 ZB_PLACE_V, 2);
+}
+
+/* On two stages F chunk 1 of a loop starts on stage 0, of a V on stage 1. */
+static void file_that_only_a_loop_makes_legal_is_a_loop(void)
+{
+    expect_legal("0 F 0 0 0 1 0\n0 F 1 0 2 3 0\n0 BW 1 0 5 6 0\n"
+                 "0 BW 0 0 7 8 0\n"
+                 "1 F 0 0 1 2 0\n1 F 1 0 3 4 0\n1 BW 1 0 4 5 0\n"
+                 "1 BW 0 0 6 7 0\n",
+                 ZB_PLACE_V, 2);
+    expect_legal("0 F 0 0 0 0 0\n0 SEND_FORWARD 0 0 0 0 0\n"
+                 "0 RECV_FORWARD 1 0 0 0 0\n0 F 1 0 0 0 0\n"
+                 "0 SEND_FORWARD 1 0 0 0 0\n0 RECV_BACKWARD 1 0 0 0 0\n"
+                 "0 BW 1 0 0 0 0\n0 SEND_BACKWARD 1 0 0 0 0\n"
+                 "0 RECV_BACKWARD 0 0 0 0 0\n0 BW 0 0 0 0 0\n"
+                 "1 RECV_FORWARD 0 0 0 0 0\n1 F 0 0 0 0 0\n"
+                 "1 SEND_FORWARD 0 0 0 0 0\n1 RECV_FORWARD 1 0 0 0 0\n"
+                 "1 F 1 0 0 0 0\n1 BW 1 0 0 0 0\n1 SEND_BACKWARD 1 0 0 0 0\n"
+                 "1 RECV_BACKWARD 0 0 0 0 0\n1 BW 0 0 0 0 0\n"
+                 "1 SEND_BACKWARD 0 0 0 0 0\n",
+                 ZB_PLACE_LOOP, 2);
+}
+
+static void expect_refusal(const char *text, const char *part)
+{
+    struct zb_schedule *s = NULL;
+    const char *path = file_with(text, strlen(text));
+    enum zb_status st = zb_schedule_read(path, &s);
+
+    CU_ASSERT_EQUAL(st, ZB_ECONFIG);
+    CU_ASSERT_EQUAL(strncmp(zb_error_text(), path, strlen(path)), 0);
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), part));
+    if (strstr(zb_error_text(), part) == NULL) {
+        printf("\n  is: %s\n  should name: %s\n", zb_error_text(), part);
+    }
+    zb_schedule_free(s);
+}
+
+static void broken_nodes_files_are_refused_by_line(void)
+{
+    expect_refusal("", "no nodes");
+    expect_refusal("hello", "line 1: stage 'hello'");
+    expect_refusal("0 F 0 0 0 1 0\n0 X 0 0 0 1 0\n",
+                   "line 2: unknown node type 'X'");
+    expect_refusal("1 F 0 0 0 1 0\n", "line 1: stage 1: stages must be");
+    expect_refusal("0 F 0 0 0 1\n", "line 1: rollback is missing");
+    expect_refusal("0 F 0 0 0 1 0 9\n", "line 1: '9' after");
+    expect_refusal("0 F 0 -1 0 1 0\n", "line 1: mb '-1'");
+    expect_refusal("0 F 0 0 nan 1 0\n", "line 1: start 'nan'");
+    expect_refusal("0 F 0 99999999999 0 1 0\n", "line 1: mb '99999999999'");
+    expect_refusal("0 F 0 0 0 1 2\n", "line 1: rollback must be 0 or 1");
+    expect_refusal("0 F 0 16000000 0 1 0\n", "1 nodes cannot be all of");
+    expect_refusal("0 F 16000000 0 0 1 0\n", "1 nodes cannot be all of");
+    expect_refusal("0 F 0 0 0 1 0\n0 BW 0 0 1 2 0\n0 BW 0 0 2 3 0\n",
+                   "stage 0, node 2 (BW chunk 0 mb 0) is there twice");
+    expect_refusal("0 BW 0 0 1 2 0\n0 F 0 0 0 1 0\n",
+                   "stage 0, node 0 (BW chunk 0 mb 0) comes before its F");
+    expect_refusal("0F0,0F1,0B0\n", "PyTorch");
+}
+
+static void broken_json_files_are_refused_by_key(void)
+{
+#define ONE "[[{\"type\":\"F\",\"mb\":0},{\"type\":\"BW\",\"mb\":0}]]"
+    expect_refusal("{", "line 1, column 1");
+    expect_refusal("{}", "\"stages\" is missing");
+    expect_refusal("{\"stages\":3}", "\"stages\" is not a list");
+    expect_refusal("{\"stages\":[]}", "no nodes");
+    expect_refusal("{\"stages\":[3]}", "\"stages\"[0] is not a list");
+    expect_refusal("{\"stages\":[[3]]}", "\"stages\"[0][0]: not an object");
+    expect_refusal("{\"stages\":[[{\"type\":\"F\"}]]}",
+                   "\"stages\"[0][0]: \"mb\" is missing");
+    expect_refusal("{\"stages\":[[{\"type\":\"G\",\"mb\":0}]]}",
+                   "\"stages\"[0][0]: unknown \"type\" 'G'");
+    expect_refusal("{\"stages\":[[{\"type\":\"F\",\"mb\":0.5}]]}",
+                   "\"stages\"[0][0]: \"mb\" is not a whole number");
+    expect_refusal("{\"stages\":[[{\"type\":\"F\",\"mb\":0,\"start\":-1}]]}",
+                   "\"stages\"[0][0]: \"start\" is not a number >= 0");
+    expect_refusal("{\"n_stage\":2,\"stages\":" ONE "}",
+                   "\"n_stage\" is 2, but \"stages\" has 1");
+    expect_refusal("{\"n_micro\":2,\"stages\":" ONE "}",
+                   "F chunk 0 mb 1 is missing");
+    expect_refusal("{\"n_micro\":\"a\",\"stages\":" ONE "}",
+                   "\"n_micro\" is not a whole number");
+    expect_refusal("{\"placement\":\"w\",\"stages\":" ONE "}",
+                   "\"placement\" is not \"v\"");
+    expect_refusal("{\"planner\":1,\"stages\":" ONE "}",
+                   "\"planner\" is not a string");
+    expect_refusal("{\"peak_mem\":[1,2],\"stages\":" ONE "}",
+                   "\"peak_mem\" has 2 values for 1 stages");
+    expect_refusal("{\"makespan\":\"x\",\"stages\":" ONE "}",
+                   "\"makespan\" is not a number");
+    expect_refusal("{\"stages\":" ONE ",\"stages\":" ONE "}", "duplicate");
+#undef ONE
+}
+
+static void missing_file_is_an_io_error(void)
+{
+    struct zb_schedule *s;
+
+    CU_ASSERT_EQUAL(zb_schedule_read("/nonexistent/x", &s), ZB_EIO);
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "/nonexistent/x"));
+}
+
+static void write_to_full_device_is_an_io_error(void)
+{
+    struct zb_schedule *s = make("zbv", 2, 2, 1, 0);
+    FILE *f = fopen("/dev/full", "w");
+
+    if (f != NULL) {
+        CU_ASSERT_EQUAL(zb_schedule_write(s, ZB_PLAN_JSON, f), ZB_EIO);
+        fclose(f);
+    }
+    zb_schedule_free(s);
+}
+
+/* ---- random and mutated files ---- */
+
+static void random_bytes(struct zbt_rng *r, char *text, size_t len)
+{
+    static const char words[] = "0123456789 FBWSEND_RECV\n{}[]\",:.-e";
+    int is_wordy = zbt_rand_in(r, 0, 2) > 0;
+
+    for (size_t i = 0; i < len; i++) {
+        text[i] = is_wordy ? words[zbt_rand_in(r, 0, (long)sizeof(words) - 2)]
+                           : (char)zbt_rand_in(r, 0, 255);
+    }
+}
+
+/* Change a written file in one place. */
+static void mutate_text(struct zbt_rng *r, char *text, size_t *len)
+{
+    size_t i, j, n;
+
+    if (*len < 2) {
+        return;
+    }
+    i = (size_t)zbt_rand_in(r, 0, (long)*len - 1);
+    j = (size_t)zbt_rand_in(r, 0, (long)*len - 1);
+    switch (zbt_rand_in(r, 0, 6)) {
+    case 0:
+        text[i] = (char)zbt_rand_in(r, 0, 255);
+        break;
+    case 1: /* another digit */
+        i += strcspn(text + i, "0123456789");
+        if (i < *len) {
+            text[i] = (char)zbt_rand_in(r, '0', '9');
+        }
+        break;
+    case 2:
+        *len = zbt_rand_in(r, 0, 9) == 0 ? i : *len;
+        break;
+    case 3: /* copy a piece over another */
+        n = (size_t)zbt_rand_in(r, 1, 80);
+        n = i + n > *len ? *len - i : n;
+        n = j + n > *len ? *len - j : n;
+        memmove(text + i, text + j, n);
+        break;
+    case 4: /* remove a piece */
+        n = (size_t)zbt_rand_in(r, 1, zbt_rand_in(r, 0, 1) ? 3 : 60);
+        n = i + n > *len ? *len - i : n;
+        memmove(text + i, text + i + n, *len - i - n);
+        *len -= n;
+        break;
+    case 5: /* another letter */
+        text[i] = "FBWSR-.e\"[]{},: \n"[zbt_rand_in(r, 0, 16)];
+        break;
+    default: /* swap two lines' starts */
+        n = strcspn(text + i, "\n");
+        i = i + n < *len ? i + n : i;
+        text[i] = text[j];
+        break;
+    }
+    text[*len] = '\0';
+}
+
+/* Read it: a text for each refusal, or a schedule the checker can judge. */
+static int read_any(const char *text, size_t len)
+{
+    const char *path = file_with(text, len);
+    struct zb_schedule *s = NULL;
+    enum zb_status st;
+    int is_legal;
+
+    zb_fail(ZB_OK, "%s", "");
+    st = zb_schedule_read(path, &s);
+    if (st != ZB_OK) {
+        CU_ASSERT_EQUAL(st, ZB_ECONFIG);
+        CU_ASSERT_EQUAL(strncmp(zb_error_text(), path, strlen(path)), 0);
+        CU_ASSERT(strlen(zb_error_text()) > strlen(path) + 4);
+        return 0;
+    }
+    st = zb_schedule_check(s, NULL);
+    is_legal = st == ZB_OK;
+    CU_ASSERT(st == ZB_OK || st == ZB_ECONFIG);
+    CU_ASSERT(st == ZB_OK || zb_error_text()[0] != '\0');
+    zb_schedule_free(s);
+    return is_legal;
+}
+
+static void mutated_files_get_a_message_or_a_verdict(void)
+{
+    struct zbt_rng r = {31337};
+    size_t total = 0, goal = (size_t)(zbt_is_long() ? 20 : 3) << 20;
+    long n_files = 0, n_legal = 0;
+
+    while (total < goal) {
+        const char *planner = zb_planner_name((int)zbt_rand_in(&r, 0, 3));
+        struct zb_schedule *s = make(planner, (int)zbt_rand_in(&r, 1, 4),
+                                     (int)zbt_rand_in(&r, 1, 8), 1, 0);
+        enum zb_plan_format format =
+            zbt_rand_in(&r, 0, 1) ? ZB_PLAN_JSON : ZB_PLAN_NODES;
+        size_t len, full;
+        char *text = text_of(s, format, &full), *copy = malloc(full + 1);
+
+        CU_ASSERT_FATAL(copy != NULL);
+        for (int k = 0; k < 16; k++) {
+            long n = zbt_rand_in(&r, 1, zbt_rand_in(&r, 0, 1) ? 1 : 12);
+
+            memcpy(copy, text, full + 1);
+            len = full;
+            while (n-- > 0) {
+                mutate_text(&r, copy, &len);
+            }
+            n_legal += read_any(copy, len);
+            n_files++;
+            total += len;
+        }
+        free(copy);
+        free(text);
+        zb_schedule_free(s);
+    }
+    printf("\n  %ld files, %ld still legal\n", n_files, n_legal);
+    CU_ASSERT(n_legal > 0 && n_legal < n_files);
+}
+
+static void random_files_get_a_message(void)
+{
+    struct zbt_rng r = {12};
+    size_t total = 0, goal = (size_t)(zbt_is_long() ? 4 : 1) << 20;
+    static char text[4096];
+
+    while (total < goal) {
+        size_t len = (size_t)zbt_rand_in(&r, 0, (long)sizeof(text));
+
+        random_bytes(&r, text, len);
+        read_any(text, len);
+        total += len;
+    }
+}
+
+static void files_with_failing_allocation_leave_nothing(void)
+{
+    struct zb_schedule *s = make("zbv", 2, 3, 1, 0);
+
+    for (int format = ZB_PLAN_TEXT; format <= ZB_PLAN_NODES; format++) {
+        size_t len;
+        char *text = text_of(s, (enum zb_plan_format)format, &len);
+        const char *path = file_with(text, len);
+        FILE *null = fopen("/dev/null", "w");
+
+        CU_ASSERT_FATAL(null != NULL);
+        for (uint64_t k = 1;; k++) {
+            int64_t before = zb_mem_live();
+            struct zb_schedule *back = NULL;
+            enum zb_status st;
+            int failed;
+
+            zb_mem_fail_at(k);
+            st = format == ZB_PLAN_TEXT
+                     ? zb_schedule_write(s, ZB_PLAN_TEXT, null)
+                     : zb_schedule_read(path, &back);
+            failed = zb_mem_failed();
+            zb_mem_fail_at(0);
+            zb_schedule_free(back);
+            CU_ASSERT_EQUAL(zb_mem_live(), before);
+            CU_ASSERT_EQUAL(st, failed ? ZB_ENOMEM : ZB_OK);
+            if (!failed) {
+                break;
+            }
+        }
+        fclose(null);
+        free(text);
+    }
+    zb_schedule_free(s);
+}
+
+int main(void)
+{
+    static const struct zbt_case cases[] = {
+        ZBT_CASE(written_files_read_back_the_same),
+        ZBT_CASE(file_planner_gives_schedule_with_costs_of_input),
+        ZBT_CASE(text_has_one_row_per_stage),
+        ZBT_CASE(files_without_optional_fields_are_read),
+        ZBT_CASE(file_that_only_a_loop_makes_legal_is_a_loop),
+        ZBT_CASE(broken_nodes_files_are_refused_by_line),
+        ZBT_CASE(broken_json_files_are_refused_by_key),
+        ZBT_CASE(missing_file_is_an_io_error),
+        ZBT_CASE(write_to_full_device_is_an_io_error),
+        ZBT_CASE(mutated_files_get_a_message_or_a_verdict),
+        ZBT_CASE(random_files_get_a_message),
+        ZBT_CASE(files_with_failing_allocation_leave_nothing),
+    };
+
+    return zbt_run("plan_files", cases, ZB_COUNT_OF(cases));
+}
