@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zbplan: plan, check, compare and draw pipeline schedules.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/zbplan_opts.h"
+#include "zb/mem.h"
+
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+static int report(enum zb_status st)
+{
+    if (st == ZB_OK) {
+        return EXIT_DONE;
+    }
+    fprintf(stderr, "zbplan: %s\n", zb_error_text());
+    return st == ZB_EINVAL || st == ZB_ECONFIG || st == ZB_EUNSUPPORTED
+               ? EXIT_USAGE
+               : EXIT_FAILED;
+}
+
+static int is_file_planner(const char *planner)
+{
+    return strncmp(planner, "file:", 5) == 0;
+}
+
+/* A V planner fits itself to the memory there is; the fixed orders need what
+ * they need, so that only a limit the user gave is held against them. */
+static int is_limited_by_default(const char *planner,
+                                 enum zb_placement placement)
+{
+    return placement == ZB_PLACE_V && !is_file_planner(planner);
+}
+
+/* ---- output ---- */
+
+/* Standard output, or a new file that replaces the old one once it is whole. */
+struct sink {
+    const char *path; /* NULL: standard output */
+    char *tmp;        /* what is being written; NULL: path itself */
+    FILE *f;
+};
+
+static enum zb_status sink_open(struct sink *k, const char *path)
+{
+    struct stat info;
+
+    *k = (struct sink){.path = path, .f = stdout};
+    if (path == NULL) {
+        return ZB_OK;
+    }
+    if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) {
+        k->tmp = zb_format("%s.tmp%ld", path, (long)getpid());
+        if (k->tmp == NULL) {
+            return ZB_ENOMEM;
+        }
+    }
+    k->f = fopen(k->tmp != NULL ? k->tmp : path, "w");
+    if (k->f == NULL) {
+        zb_free(k->tmp);
+        return zb_fail(ZB_EIO, "%s: %s", path, strerror(errno));
+    }
+    return ZB_OK;
+}
+
+/* Finish after the writer came to `st`. */
+static enum zb_status sink_close(struct sink *k, enum zb_status st)
+{
+    int is_bad = fflush(k->f) != 0 || ferror(k->f);
+
+    if (k->path != NULL) {
+        is_bad |= fclose(k->f) != 0;
+    }
+    if (st == ZB_OK && !is_bad && k->tmp != NULL) {
+        is_bad = rename(k->tmp, k->path) != 0;
+    }
+    if (st == ZB_OK && is_bad) {
+        st = zb_fail(ZB_EIO, "%s: cannot write: %s",
+                     k->path != NULL ? k->path : "standard output",
+                     strerror(errno));
+    }
+    if (st != ZB_OK && k->tmp != NULL) {
+        remove(k->tmp);
+    }
+    zb_free(k->tmp);
+    return st;
+}
+
+static enum zb_status write_schedule(const struct zbplan_opts *o,
+                                     const struct zb_schedule *s)
+{
+    struct sink k;
+
+    ZB_TRY(sink_open(&k, o->output));
+    return sink_close(&k, zb_schedule_write(s, o->format, k.f));
+}
+
+/* ---- plan ---- */
+
+/* A schedule file knows its sizes. */
+static enum zb_status sizes_from_file(struct zbplan_opts *o)
+{
+    struct zb_schedule *s = NULL;
+
+    ZB_TRY(zb_schedule_read(o->planner + 5, &s));
+    o->n_stage = o->n_stage == 0 ? s->n_stage : o->n_stage;
+    o->n_micro = o->n_micro == 0 ? s->n_micro : o->n_micro;
+    zb_schedule_free(s);
+    return ZB_OK;
+}
+
+static enum zb_status need_sizes(const struct zbplan_opts *o)
+{
+    return o->n_stage > 0 && o->n_micro > 0
+               ? ZB_OK
+               : zb_fail(ZB_EINVAL, "give the sizes: -p STAGES -m "
+                                    "MICROBATCHES");
+}
+
+static enum zb_status make(struct zbplan_opts *o, struct zb_schedule **s_out)
+{
+    enum zb_placement placement = ZB_PLACE_V;
+    int n_chunk = 0;
+    struct zb_plan_input in = {0};
+    enum zb_status st;
+
+    if (is_file_planner(o->planner)) {
+        ZB_TRY(sizes_from_file(o));
+    }
+    ZB_TRY(zb_planner_shape(o->planner, &placement, &n_chunk));
+    ZB_TRY(need_sizes(o));
+    ZB_TRY(zbplan_opts_input(o, placement, n_chunk, 0,
+                             is_limited_by_default(o->planner, placement),
+                             &in));
+    st = zb_plan_make(o->planner, &in, s_out);
+    zb_plan_input_release(&in);
+    return st;
+}
+
+static int run_plan(struct zbplan_opts *o)
+{
+    struct zb_schedule *s = NULL;
+    enum zb_status st = make(o, &s);
+
+    /* A schedule file that cannot be opened is bad input. */
+    if (st == ZB_EIO) {
+        report(st);
+        return EXIT_USAGE;
+    }
+    if (st == ZB_OK) {
+        st = write_schedule(o, s);
+    }
+    zb_schedule_free(s);
+    return report(st);
+}
+
+/* ---- check ---- */
+
+/* Memory is held against a limit only when there is one to hold it against. */
+static enum zb_status check_schedule(struct zbplan_opts *o,
+                                     const struct zb_schedule *s)
+{
+    struct zb_plan_input in = {0};
+    enum zb_status st;
+
+    ZB_TRY(zb_schedule_check(s, NULL));
+    if ((o->n_stage > 0 && o->n_stage != s->n_stage) ||
+        (o->n_micro > 0 && o->n_micro != s->n_micro)) {
+        return zb_fail(ZB_ECONFIG, "it has %d stages and %d microbatches",
+                       s->n_stage, s->n_micro);
+    }
+    if (o->max_mem.n == 0) {
+        return ZB_OK;
+    }
+    o->n_stage = s->n_stage;
+    o->n_micro = s->n_micro;
+    ZB_TRY(zbplan_opts_input(o, s->placement, s->n_chunk, 0, 0, &in));
+    st = zb_schedule_check(s, &in);
+    zb_plan_input_release(&in);
+    return st;
+}
+
+static int run_check(struct zbplan_opts *o)
+{
+    static const char *const placements[] = {"v", "loop", "linear"};
+    struct zb_schedule *s = NULL;
+    enum zb_status st = zb_schedule_read(o->check_path, &s);
+
+    if (st != ZB_OK) {
+        report(st);
+        return st == ZB_ECONFIG ? EXIT_FAILED : EXIT_USAGE;
+    }
+    st = check_schedule(o, s);
+    if (st == ZB_OK) {
+        printf("%s: legal: %d stages, %d microbatches, placement %s\n",
+               o->check_path, s->n_stage, s->n_micro, placements[s->placement]);
+    } else {
+        zb_fail_in(st, "%s", o->check_path);
+        report(st);
+    }
+    zb_schedule_free(s);
+    return st == ZB_OK ? EXIT_DONE : st == ZB_EINVAL ? EXIT_USAGE : EXIT_FAILED;
+}
+
+/* ---- compare ---- */
+
+static double largest(const double *x, int n)
+{
+    double max = x[0];
+
+    for (int i = 1; i < n; i++) {
+        max = fmax(max, x[i]);
+    }
+    return max;
+}
+
+static void print_compared(const char *planner, const struct zb_schedule *s,
+                           FILE *f)
+{
+    fprintf(f, "%-16s %12.10g %9.2f %12.10g %14.12g %10.2f\n", planner,
+            s->makespan, 100 * s->bubble_rate, s->span,
+            largest(s->peak_mem, s->n_stage), s->plan_ms);
+}
+
+/* One planner on the 2P chunks the options describe: where a stage has one
+ * chunk, it is two of those. */
+static enum zb_status compare_one(const struct zbplan_opts *o,
+                                  const char *planner, FILE *f)
+{
+    enum zb_placement placement = ZB_PLACE_V;
+    struct zb_plan_input in = {0};
+    struct zb_schedule *s = NULL;
+    enum zb_status st;
+    int n_chunk = 0;
+
+    ZB_TRY(zb_planner_shape(planner, &placement, &n_chunk));
+    ZB_TRY(zbplan_opts_input(o, placement, n_chunk, n_chunk == 1,
+                             is_limited_by_default(planner, placement), &in));
+    st = zb_plan_make(planner, &in, &s);
+    zb_plan_input_release(&in);
+    if (st == ZB_EINFEASIBLE) {
+        fprintf(f, "%-16s %s\n", planner, zb_error_text());
+        return ZB_OK;
+    }
+    ZB_TRY(st);
+    print_compared(planner, s, f);
+    zb_schedule_free(s);
+    return ZB_OK;
+}
+
+static enum zb_status compare(const struct zbplan_opts *o)
+{
+    enum zb_status st = ZB_OK;
+    struct sink k;
+
+    ZB_TRY(sink_open(&k, o->output));
+    fprintf(k.f, "%-16s %12s %9s %12s %14s %10s\n", "planner", "makespan",
+            "bubble %", "span", "peak memory", "plan ms");
+    for (int i = 0; zb_planner_name(i) != NULL && st == ZB_OK; i++) {
+        st = compare_one(o, zb_planner_name(i), k.f);
+    }
+    return sink_close(&k, st);
+}
+
+static int run_compare(const struct zbplan_opts *o)
+{
+    enum zb_status st = need_sizes(o);
+
+    return report(st == ZB_OK ? compare(o) : st);
+}
+
+int main(int argc, char **argv)
+{
+    struct zbplan_opts o;
+    enum zb_status st = zbplan_opts_parse(&o, argc, argv);
+    int status;
+
+    if (st != ZB_OK) {
+        status = report(st);
+        if (status == EXIT_USAGE) {
+            zbplan_opts_usage(stderr);
+        }
+    } else if (o.mode == ZBPLAN_HELP) {
+        zbplan_opts_help(stdout);
+        status = EXIT_DONE;
+    } else if (o.mode == ZBPLAN_VERSION) {
+        printf("zbplan %s\n", PACKAGE_VERSION);
+        status = EXIT_DONE;
+    } else if (o.mode == ZBPLAN_CHECK) {
+        status = run_check(&o);
+    } else if (o.mode == ZBPLAN_COMPARE) {
+        status = run_compare(&o);
+    } else {
+        status = run_plan(&o);
+    }
+    zbplan_opts_release(&o);
+    return status;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The command line of zbplan, parsed but not yet combined with a placement.
+ */
+#ifndef ZBPLAN_OPTS_H
+#define ZBPLAN_OPTS_H
+
+#include <stdio.h>
+
+#include "zb/plan.h"
+
+/* A list of numbers from the command line; n 0: the option was not given. */
+struct zbplan_list {
+    double *x;
+    int n;
+    int is_factor; /* --max-mem 1.5x */
+};
+
+enum zbplan_mode {
+    ZBPLAN_PLAN,
+    ZBPLAN_CHECK,
+    ZBPLAN_COMPARE,
+    ZBPLAN_HELP,
+    ZBPLAN_VERSION
+};
+
+struct zbplan_opts {
+    enum zbplan_mode mode;
+    int n_stage, n_micro; /* 0: not given */
+    const char *planner;
+    const char *check_path;
+    const char *output; /* NULL: standard output */
+    enum zb_plan_format format;
+    /* Time and memory of F, B, W; either one value or one per chunk. */
+    struct zbplan_list cost[3], mem[3];
+    double c_cost;
+    struct zbplan_list max_mem;
+};
+
+/* Parse. ZB_EINVAL with a text for a wrong or missing value and for what is not
+ * built yet. Release in every case. */
+enum zb_status zbplan_opts_parse(struct zbplan_opts *o, int argc,
+                                 char **argv) ZB_CHECKED;
+void zbplan_opts_release(struct zbplan_opts *o);
+
+void zbplan_opts_usage(FILE *f);
+void zbplan_opts_help(FILE *f);
+
+/* The input of a plan with this placement. In a linear placement with
+ * `is_pair` one chunk is two of those the options speak of. `is_limited`: keep
+ * the default memory limit of 1.0x when --max-mem was not given. */
+enum zb_status zbplan_opts_input(const struct zbplan_opts *o,
+                                 enum zb_placement placement, int n_chunk,
+                                 int is_pair, int is_limited,
+                                 struct zb_plan_input *in_out) ZB_CHECKED;
+
+#endif

@@ -1,0 +1,201 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# zbplan as a command: exit statuses, formats, checking, refusals.
+set -u
+: "${builddir:=.}" "${srcdir:=.}"
+zbplan=$builddir/zbplan
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/zbplan.XXXXXX") || exit 99
+trap 'rm -rf "$tmp"' EXIT
+n_bad=0
+
+fail() {
+    echo "FAIL: $*"
+    n_bad=$((n_bad + 1))
+}
+
+# run STATUS ARGUMENTS...: run zbplan, compare its exit status.
+run() {
+    want=$1
+    shift
+    "$zbplan" "$@" >"$tmp/out" 2>"$tmp/err"
+    got=$?
+    [ $got -eq "$want" ] || {
+        fail "zbplan $* exits $got instead of $want"
+        cat "$tmp/err"
+    }
+    if [ "$want" -eq 0 ]; then
+        [ ! -s "$tmp/err" ] || fail "zbplan $* writes to standard error"
+    else
+        grep -q '^zbplan: .' "$tmp/err" || fail "zbplan $* gives no message"
+    fi
+}
+
+out() { grep -q -e "$1" "$tmp/out" || { fail "output lacks: $1"; cat "$tmp/out"; }; }
+err() { grep -q -e "$1" "$tmp/err" || { fail "message lacks: $1"; cat "$tmp/err"; }; }
+
+# Plans.
+run 0 -p 4 -m 8
+out 'makespan 51, span 48, lower bound 51'
+[ "$(grep -c '^[0-3] |' "$tmp/out")" -eq 4 ] || fail "not one row per stage"
+run 0 -p 4 -m 8 -f json
+out '"planner":"zbv","n_stage":4,"n_micro":8,"placement":"v","objective":"step"'
+out '"makespan":51,"span":48,"lower_bound":51'
+out '"peak_mem":\[2424832,2424832,2424832,2424832\]'
+out '{"type":"F","chunk":0,"mb":0,"start":0,"end":1}'
+run 0 -p 2 -m 2 --planner get_v_schedule -f nodes
+[ "$(wc -l <"$tmp/out")" -eq 44 ] || fail "not 44 nodes"
+out '^0 F 0 0 0 1 0$'
+out '^1 SEND_POST_VALIDATION 0 0 '
+run 0 -p 3 -m 5 --planner 1f1b -f json
+out '"placement":"linear"'
+out '"makespan":21,'
+run 0 -p 3 -m 5 --planner gpipe -f json
+out '"type":"BW"'
+run 0 -p 2 -m 4 --cost 10,12.5,9,1 -f json
+out '"end":10}'
+run 0 -p 2 -m 4 --f-cost 1,2,1,1 --b-cost 2 --c-cost 0.5 -f json
+out '"lower_bound":null'
+run 0 -p 1 -m 3
+run 0 -p 5 -m 2
+run 0 --planner zbv --objective step --seed 0 --budget 0 --time-limit 0 -p 2 -m 2
+
+# Memory: a limit is kept, or the least one is named.
+run 0 -p 4 -m 8 --max-mem 0.5x -f json
+for x in $(sed -n 's/.*"peak_mem":\[\(.*\)\],*/\1/p' "$tmp/out" | tr , ' '); do
+    [ "$x" -le 1212416 ] || fail "peak $x above the limit"
+done
+run 1 -p 4 -m 8 --max-mem 600000
+err 'stage 0 .*needs 606208'
+run 0 -p 4 -m 8 --max-mem 606208
+run 0 -p 4 -m 8 --max-mem 2424832,2424832,2424832,606208
+run 0 -p 4 -m 8 --max-mem none
+run 1 -p 4 -m 8 --planner gpipe --max-mem 0.5x
+err 'planner gpipe needs 2424832'
+run 0 -p 4 -m 32 --planner gpipe
+
+# Files: write, check, plan from them.
+for planner in zbv get_v_schedule 1f1b gpipe; do
+    for format in json nodes; do
+        run 0 -p 3 -m 6 --planner $planner --cost 3,4,2,1 -f $format -o "$tmp/s"
+        [ ! -s "$tmp/out" ] || fail "-o also writes to standard output"
+        run 0 --check "$tmp/s"
+        out "legal: 3 stages, 6 microbatches"
+        run 0 --planner "file:$tmp/s" --cost 3,4,2,1 -f json
+        out '"planner":"file"'
+    done
+done
+run 0 -p 3 -m 6 -f nodes -o "$tmp/s"
+cp "$tmp/s" "$tmp/kept"
+run 0 --check "$tmp/s" -p 3 -m 6 --max-mem 1.0x
+run 1 --check "$tmp/s" --max-mem 0.5x
+err 'stage 0, node .*F chunk 0 mb .*the limit is 909312'
+run 1 --check "$tmp/s" -m 7
+grep -v '^1 W 0 2 ' "$tmp/s" >"$tmp/bad"
+run 1 --check "$tmp/bad"
+err 'stage 1, node [0-9]* (W chunk 0 mb 3) is out of order: mb 2'
+run 2 --planner "file:$tmp/bad"
+err "$tmp/bad: stage 1"
+grep -v '^2 SEND_FORWARD 1 5 ' "$tmp/s" >"$tmp/bad"
+run 1 --check "$tmp/bad"
+err 'stage 2: SEND_FORWARD chunk 1 mb 5 is missing'
+awk '$1 == 0 && $2 == "RECV_FORWARD" && $4 == 0 { late = $0; next }
+     { print }
+     $1 == 0 && $2 == "SEND_FORWARD" && $4 == 5 && late { print late }' \
+    "$tmp/s" >"$tmp/bad"
+run 1 --check "$tmp/bad"
+err 'stage 0, node'
+echo garbage >"$tmp/bad"
+run 1 --check "$tmp/bad"
+err "$tmp/bad: line 1: stage 'garbage'"
+echo '{"stages": 1}' >"$tmp/bad"
+run 1 --check "$tmp/bad"
+err 'stages'
+run 2 --check "$tmp/none"
+err "$tmp/none"
+run 2 --planner "file:$tmp/none"
+run 1 -p 2 -m 2 -o "$tmp/no/such/folder"
+if [ -w /dev/full ]; then
+    run 1 -p 2 -m 2 -o /dev/full
+fi
+cmp -s "$tmp/s" "$tmp/kept" || fail "a schedule file changed"
+[ -z "$(find "$tmp" -name '*.tmp*')" ] || fail "temporary files stay"
+
+# All planners in one table.
+run 0 -p 4 -m 8 --compare --cost 12,14,9,1
+for planner in planner zbv get_v_schedule 1f1b gpipe; do
+    out "^$planner "
+done
+out '^1f1b  *786 '
+
+# Usage.
+run 0 --help
+out '--max-mem'
+run 0 -h
+run 0 --version
+out '^zbplan [0-9]'
+run 0 -V
+run 2
+err 'give the sizes'
+run 2 -p 4
+run 2 -p 0 -m 4
+err "'0' is not a whole number >= 1"
+run 2 -p 4 -m x
+run 2 -p 4x -m 4
+run 2 -p 99999999999 -m 4
+run 2 -p 65536 -m 99999999
+err 'more than this program plans'
+run 2 -p 4 -m 4 --planner nonsense
+err "unknown planner 'nonsense'"
+run 2 -p 4 -m 4 -f nonsense
+run 2 -p 4 -m 4 --cost 1,1,1
+err "has 3 values: must be F,B,W,C"
+run 2 -p 4 -m 4 --cost 1,1,,1
+run 2 -p 4 -m 4 --cost 1,-1,1,0
+err 'B cost of virtual stage 0 is -1'
+run 2 -p 4 -m 4 --f-cost 1,2,3
+err '--f-cost has 3 values: must be 1 or 8'
+run 2 -p 4 -m 4 --mem 3,-1,-1
+err 'the sum 0'
+run 2 -p 4 -m 4 --max-mem 1x,2
+run 2 -p 4 -m 4 --max-mem 1,2
+run 2 -p 4 -m 4 --max-mem lots
+run 2 -p 4 -m 4 --nonsense
+err 'unknown option --nonsense'
+run 2 -p
+err '-p needs a value'
+
+# What comes later says so.
+for planner in interleaved zb-h1 zb-h2 v-half v-min pytorch-zbv dualpipev; do
+    run 2 -p 4 -m 8 --planner $planner
+    err "planner $planner is not built yet"
+done
+for format in torch svg trace; do
+    run 2 -p 4 -m 8 -f $format
+    err "format $format is not built yet"
+done
+run 2 -p 4 -m 8 --objective steady
+err 'not built yet'
+for option in --seed --budget --time-limit; do
+    run 2 -p 4 -m 8 $option 7
+    err 'not built yet'
+done
+run 2 config.ini
+err 'config.ini: .*not built yet'
+
+# The manual names every option, and its examples run.
+man=$srcdir/man/zbplan.1
+"$zbplan" --help | sed -n 's/^ .*--\([a-z-]*\) .*/\1/p' >"$tmp/options"
+[ "$(wc -l <"$tmp/options")" -gt 20 ] || fail "--help lists too few options"
+while read -r option; do
+    grep -q "Fl Fl $option" "$man" || fail "the manual lacks --$option"
+done <"$tmp/options"
+grep '^\.Dl \$ zbplan' "$man" | sed 's/^\.Dl \$ zbplan//' >"$tmp/examples"
+[ "$(wc -l <"$tmp/examples")" -ge 4 ] || fail "the manual has no examples"
+bin=$(cd "$builddir" && pwd)/zbplan
+while read -r arguments; do
+    # shellcheck disable=SC2086
+    (cd "$tmp" && "$bin" $arguments) >/dev/null 2>&1 ||
+        fail "example of the manual: zbplan $arguments"
+done <"$tmp/examples"
+
+[ $n_bad -eq 0 ] || exit 1
