@@ -301,7 +301,7 @@ static enum zb_status check_planner(const char *name)
 /* Options of a search that does not exist yet: 0 asks for nothing. */
 static enum zb_status refuse_number(const char *name, const char *text)
 {
-    int value;
+    int value = 0;
 
     ZB_TRY(parse_count(name, text, 0, &value));
     return value == 0 ? ZB_OK
