@@ -76,15 +76,23 @@ int zb_abort_is_raised(const struct zb_abort *ab);
 enum zb_status zb_signal_wait(struct zb_signal *s, uint32_t seen,
                               const struct zb_abort *ab) ZB_CHECKED;
 
+/* The same, for at most `timeout_ns`: ZB_ETIMEOUT (without a text) after it. */
+enum zb_status zb_signal_wait_for(struct zb_signal *s, uint32_t seen,
+                                  const struct zb_abort *ab,
+                                  int64_t timeout_ns) ZB_CHECKED;
+
 /* ---- all wait for all --------------------------------------------------- */
 
 struct zb_barrier {
     _Atomic uint32_t n_arrived;
-    uint32_t n_members;
+    _Atomic uint32_t n_members;
     struct zb_signal turn;
 };
 
 void zb_barrier_init(struct zb_barrier *b, uint32_t n_members);
+
+/* `n` members will never come, now or in later rounds. */
+void zb_barrier_dismiss(struct zb_barrier *b, uint32_t n);
 
 /* ZB_OK once all members have called it; everything a member wrote before is
  * visible to all after. ZB_EABORT when the run stops. Reusable. */

@@ -87,27 +87,42 @@ void zb_signal_bump(struct zb_signal *s)
     }
 }
 
-enum zb_status zb_signal_wait(struct zb_signal *s, uint32_t seen,
-                              const struct zb_abort *ab)
+enum zb_status zb_signal_wait_for(struct zb_signal *s, uint32_t seen,
+                                  const struct zb_abort *ab,
+                                  int64_t timeout_ns)
 {
-    const struct timespec nap = {.tv_sec = 0, .tv_nsec = SLEEP_NS};
+    int64_t end = timeout_ns == INT64_MAX ? INT64_MAX : zb_now_ns() + timeout_ns;
     enum zb_status st = ZB_OK;
 
-    for (int i = 0; i < SPIN_TURNS; i++) {
-        if (zb_signal_seq(s) != seen) {
-            return ZB_OK;
-        }
-    }
     atomic_fetch_add(&s->n_waiting, 1);
     while (atomic_load(&s->seq) == seen) {
+        int64_t left = end == INT64_MAX ? SLEEP_NS : end - zb_now_ns();
+        const struct timespec nap = {
+            .tv_sec = 0, .tv_nsec = left < SLEEP_NS ? (long)left : SLEEP_NS};
+
         if (ab != NULL && zb_abort_is_raised(ab)) {
             st = ZB_EABORT;
+            break;
+        }
+        if (left <= 0) {
+            st = ZB_ETIMEOUT;
             break;
         }
         syscall(SYS_futex, &s->seq, FUTEX_WAIT_PRIVATE, seen, &nap, NULL, 0);
     }
     atomic_fetch_sub(&s->n_waiting, 1);
     return st;
+}
+
+enum zb_status zb_signal_wait(struct zb_signal *s, uint32_t seen,
+                              const struct zb_abort *ab)
+{
+    for (int i = 0; i < SPIN_TURNS; i++) {
+        if (zb_signal_seq(s) != seen) {
+            return ZB_OK;
+        }
+    }
+    return zb_signal_wait_for(s, seen, ab, INT64_MAX);
 }
 
 void zb_abort_init(struct zb_abort *ab)
@@ -141,17 +156,34 @@ int zb_abort_is_raised(const struct zb_abort *ab)
 void zb_barrier_init(struct zb_barrier *b, uint32_t n_members)
 {
     atomic_init(&b->n_arrived, 0);
-    b->n_members = n_members;
+    atomic_init(&b->n_members, n_members);
     zb_signal_init(&b->turn);
+}
+
+/* Open the gate if everyone is there; one caller alone succeeds. */
+static int barrier_try_open(struct zb_barrier *b)
+{
+    uint32_t all = atomic_load(&b->n_members);
+
+    if (all == 0 || !atomic_compare_exchange_strong(&b->n_arrived, &all, 0)) {
+        return 0;
+    }
+    zb_signal_bump(&b->turn);
+    return 1;
+}
+
+void zb_barrier_dismiss(struct zb_barrier *b, uint32_t n)
+{
+    atomic_fetch_sub(&b->n_members, n);
+    barrier_try_open(b);
 }
 
 enum zb_status zb_barrier_wait(struct zb_barrier *b, const struct zb_abort *ab)
 {
     uint32_t turn = zb_signal_seq(&b->turn);
 
-    if (atomic_fetch_add(&b->n_arrived, 1) + 1 == b->n_members) {
-        atomic_store(&b->n_arrived, 0);
-        zb_signal_bump(&b->turn);
+    atomic_fetch_add(&b->n_arrived, 1);
+    if (barrier_try_open(b)) {
         return ZB_OK;
     }
     return zb_signal_wait(&b->turn, turn, ab);
