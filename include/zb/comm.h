@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Messages between the workers of a pipeline: channels for activations and
+ * gradients, and the group for what all workers settle together.
+ *
+ * A channel is one directed link of one chunk boundary. It owns a fixed pool of
+ * message buffers that circulate: the sender acquires a free one, computes into
+ * it, and sends it; the receiver takes it, reads it as long as it must, and
+ * releases it. Nothing is copied: the buffer changes hands.
+ *
+ *     sender                              receiver
+ *     zb_channel_acquire(c, stream, &b)
+ *     ... kernels write b->ptr ...
+ *     zb_channel_filled(c, b, stream)
+ *     zb_channel_send(c, b, mb, &bind)
+ *                                         zb_channel_recv(c, mb, stream, &b, ..)
+ *                                         ... kernels read b->ptr ...
+ *                                         zb_channel_release(c, b, stream)
+ *
+ * Two directions of one pair of stages, and two boundaries between one pair,
+ * are different channels: they can not get in each other's way. Messages of one
+ * channel arrive in the order they were sent and carry their microbatch.
+ *
+ * Threads: one sender and one receiver thread per channel (for the turn of the
+ * V they are the same). The host only passes pointers; the order of the work is
+ * kept by two events per buffer. No locks; a waiting thread sleeps and leaves
+ * when the run is aborted.
+ */
+#ifndef ZB_COMM_H
+#define ZB_COMM_H
+
+#include "zb/backend.h"
+#include "zb/status.h"
+#include "zb/tensor.h"
+#include "zb/thread.h"
+
+struct zb_channel;
+
+/* One message buffer. */
+struct zb_msg {
+    void *ptr;               /* device memory; NULL when the channel's size is 0 */
+    int index;               /* place in the pool */
+    struct zb_event *filled; /* the sender's: contents are complete */
+    struct zb_event *free;   /* the receiver's: contents are no longer read */
+};
+
+struct zb_channel_opts {
+    const struct zb_backend_ops *ops; /* of both sides */
+    const char *name; /* "stage 0 chunk 0 -> stage 1 chunk 0", borrowed */
+    size_t bytes;     /* of one message */
+    int n_buffers;    /* in the pool */
+    /* 1: sizes are sent only when they changed (one integer otherwise).
+     * 0: sizes are sent with every message. */
+    int has_meta_cache;
+};
+
+/* Before the workers start. `ab` is borrowed for the channel's life. */
+enum zb_status zb_channel_new(const struct zb_channel_opts *opts,
+                              const struct zb_abort *ab,
+                              struct zb_channel **c_out) ZB_CHECKED;
+void zb_channel_free(struct zb_channel *c);
+
+/* Each side makes its events, and the sides together give all the memory:
+ * buffers [first, first + n) are `bytes` apart from `ptr` on. Sender and
+ * receiver thread; all sides must be done before the first acquire. */
+enum zb_status zb_channel_join_sender(struct zb_channel *c,
+                                      struct zb_device *dev) ZB_CHECKED;
+enum zb_status zb_channel_join_receiver(struct zb_channel *c,
+                                        struct zb_device *dev) ZB_CHECKED;
+void zb_channel_give_memory(struct zb_channel *c, int first, int n, void *ptr,
+                            size_t stride);
+/* Release a side's events: by its thread, before its device is closed. */
+void zb_channel_leave_sender(struct zb_channel *c);
+void zb_channel_leave_receiver(struct zb_channel *c);
+
+/* Sender: the next free buffer; later work of `stream` comes after its last
+ * reader. Waits for the receiver when all are out. */
+enum zb_status zb_channel_acquire(struct zb_channel *c,
+                                  struct zb_stream *stream,
+                                  struct zb_msg **msg_out) ZB_CHECKED;
+/* Sender: the work enqueued on `stream` so far completes the contents. */
+enum zb_status zb_channel_filled(struct zb_channel *c, struct zb_msg *msg,
+                                 struct zb_stream *stream) ZB_CHECKED;
+/* Sender: hand over. `bind` are the sizes of the microbatch. */
+enum zb_status zb_channel_send(struct zb_channel *c, struct zb_msg *msg, int mb,
+                               const struct zb_bind *bind) ZB_CHECKED;
+
+/* Receiver: the next message, which must be of microbatch `mb` (ZB_EINVAL
+ * otherwise); later work of `stream` comes after its contents. */
+enum zb_status zb_channel_recv(struct zb_channel *c, int mb,
+                               struct zb_stream *stream,
+                               struct zb_msg **msg_out,
+                               struct zb_bind *bind_out) ZB_CHECKED;
+/* Receiver: no later work reads it. */
+enum zb_status zb_channel_release(struct zb_channel *c, struct zb_msg *msg,
+                                  struct zb_stream *stream) ZB_CHECKED;
+
+const char *zb_channel_name(const struct zb_channel *c);
+
+/* How often sizes were written and read anew, for tests of the cache. Any
+ * thread, when the workers rest. */
+struct zb_channel_stats {
+    uint64_t n_messages, n_meta_writes, n_meta_reads;
+};
+struct zb_channel_stats zb_channel_stats(const struct zb_channel *c);
+
+/* ---- what all workers of a run settle together -------------------------- */
+
+/* A table of doubles that every worker fills in parts and then reads whole. */
+struct zb_group;
+
+enum zb_status zb_group_new(int n_members, size_t n_values,
+                            const struct zb_abort *ab,
+                            struct zb_group **g_out) ZB_CHECKED;
+void zb_group_free(struct zb_group *g);
+int zb_group_size(const struct zb_group *g);
+
+/* The table: a worker writes its own entries before zb_group_meet() and reads
+ * any after. To write again it must have met once more in between. */
+double *zb_group_values(struct zb_group *g);
+
+/* Wait for all members. Workers only. */
+enum zb_status zb_group_meet(struct zb_group *g) ZB_CHECKED;
+
+#endif

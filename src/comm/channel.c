@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+#include "zb/comm.h"
+
+#include "zb/mem.h"
+
+/* A ring with one writer and one reader. `head` is only advanced by the writer
+ * (release), `tail` only by the reader (release); `moved` wakes the reader. */
+struct entry {
+    int msg;
+    int mb;
+    uint32_t meta_version;
+};
+
+struct ring {
+    _Atomic uint32_t head;
+    _Atomic uint32_t tail;
+    struct zb_signal moved;
+    struct entry *slot; /* [n_slots], n_slots > buffers in the pool */
+};
+
+struct zb_channel {
+    struct zb_channel_opts opts;
+    const struct zb_abort *ab;
+    struct zb_msg *msg; /* [n_buffers] */
+    uint32_t n_slots;
+    struct ring full;  /* sender to receiver */
+    struct ring empty; /* receiver to sender */
+
+    /* Sizes of messages, one entry per version. A version's entry is reused
+     * only n_slots versions later, when its message has long been received:
+     * there are fewer messages under way than entries. */
+    struct zb_bind *meta; /* [n_slots], sender writes before the ring's head */
+    struct zb_bind sent;  /* sender only */
+    uint32_t sent_version;
+    struct zb_bind seen; /* receiver only */
+    uint32_t seen_version;
+
+    uint64_t n_messages, n_meta_writes; /* sender only */
+    uint64_t n_meta_reads;              /* receiver only */
+};
+
+static enum zb_status ring_init(struct ring *r, uint32_t n_slots)
+{
+    atomic_init(&r->head, 0);
+    atomic_init(&r->tail, 0);
+    zb_signal_init(&r->moved);
+    r->slot = zb_alloc_array(n_slots, sizeof(*r->slot));
+    return r->slot == NULL ? ZB_ENOMEM : ZB_OK;
+}
+
+static void ring_put(struct zb_channel *c, struct ring *r, struct entry e)
+{
+    uint32_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
+
+    r->slot[head % c->n_slots] = e;
+    atomic_store_explicit(&r->head, head + 1, memory_order_release);
+    zb_signal_bump(&r->moved);
+}
+
+static enum zb_status ring_take(struct zb_channel *c, struct ring *r,
+                                struct entry *e_out)
+{
+    uint32_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
+
+    for (;;) {
+        uint32_t seen = zb_signal_seq(&r->moved);
+
+        if (atomic_load_explicit(&r->head, memory_order_acquire) != tail) {
+            break;
+        }
+        ZB_TRY(zb_signal_wait(&r->moved, seen, c->ab));
+    }
+    *e_out = r->slot[tail % c->n_slots];
+    atomic_store_explicit(&r->tail, tail + 1, memory_order_release);
+    return ZB_OK;
+}
+
+enum zb_status zb_channel_new(const struct zb_channel_opts *opts,
+                              const struct zb_abort *ab,
+                              struct zb_channel **c_out)
+{
+    struct zb_channel *c = zb_alloc(sizeof(*c));
+    enum zb_status st = ZB_ENOMEM;
+
+    if (c == NULL) {
+        return ZB_ENOMEM;
+    }
+    c->opts = *opts;
+    c->ab = ab;
+    c->n_slots = (uint32_t)opts->n_buffers + 1;
+    c->msg = zb_alloc_array((size_t)opts->n_buffers, sizeof(*c->msg));
+    c->meta = zb_alloc_array(c->n_slots, sizeof(*c->meta));
+    if (c->msg == NULL || c->meta == NULL) {
+        goto err;
+    }
+    ZB_TRY_GOTO(st, ring_init(&c->full, c->n_slots), err);
+    ZB_TRY_GOTO(st, ring_init(&c->empty, c->n_slots), err);
+    for (int i = 0; i < opts->n_buffers; i++) {
+        c->msg[i].index = i;
+        ring_put(c, &c->empty, (struct entry){.msg = i});
+    }
+    *c_out = c;
+    return ZB_OK;
+err:
+    zb_channel_free(c);
+    return st;
+}
+
+void zb_channel_free(struct zb_channel *c)
+{
+    if (c == NULL) {
+        return;
+    }
+    zb_free(c->empty.slot);
+    zb_free(c->full.slot);
+    zb_free(c->meta);
+    zb_free(c->msg);
+    zb_free(c);
+}
+
+enum zb_status zb_channel_join_sender(struct zb_channel *c,
+                                      struct zb_device *dev)
+{
+    for (int i = 0; i < c->opts.n_buffers; i++) {
+        ZB_TRY(c->opts.ops->event_new(dev, &c->msg[i].filled));
+    }
+    return ZB_OK;
+}
+
+enum zb_status zb_channel_join_receiver(struct zb_channel *c,
+                                          struct zb_device *dev)
+{
+    for (int i = 0; i < c->opts.n_buffers; i++) {
+        ZB_TRY(c->opts.ops->event_new(dev, &c->msg[i].free));
+    }
+    return ZB_OK;
+}
+
+void zb_channel_give_memory(struct zb_channel *c, int first, int n, void *ptr,
+                            size_t stride)
+{
+    for (int i = 0; i < n && c->opts.bytes > 0; i++) {
+        c->msg[first + i].ptr = (char *)ptr + (size_t)i * stride;
+    }
+}
+
+void zb_channel_leave_sender(struct zb_channel *c)
+{
+    for (int i = 0; i < c->opts.n_buffers; i++) {
+        if (c->msg[i].filled != NULL) {
+            c->opts.ops->event_free(c->msg[i].filled);
+            c->msg[i].filled = NULL;
+        }
+    }
+}
+
+void zb_channel_leave_receiver(struct zb_channel *c)
+{
+    for (int i = 0; i < c->opts.n_buffers; i++) {
+        if (c->msg[i].free != NULL) {
+            c->opts.ops->event_free(c->msg[i].free);
+            c->msg[i].free = NULL;
+        }
+    }
+}
+
+enum zb_status zb_channel_acquire(struct zb_channel *c,
+                                  struct zb_stream *stream,
+                                  struct zb_msg **msg_out)
+{
+    struct entry e;
+
+    ZB_TRY(ring_take(c, &c->empty, &e));
+    *msg_out = &c->msg[e.msg];
+    return c->opts.ops->stream_wait(stream, c->msg[e.msg].free);
+}
+
+enum zb_status zb_channel_filled(struct zb_channel *c, struct zb_msg *msg,
+                                 struct zb_stream *stream)
+{
+    return c->opts.ops->event_record(msg->filled, stream);
+}
+
+static int bind_equal(const struct zb_bind *a, const struct zb_bind *b)
+{
+    for (int i = 0; i < ZB_N_SYMS; i++) {
+        if (a->value[i] != b->value[i]) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+enum zb_status zb_channel_send(struct zb_channel *c, struct zb_msg *msg, int mb,
+                               const struct zb_bind *bind)
+{
+    int is_known = c->opts.has_meta_cache && c->sent_version > 0 &&
+                   bind_equal(bind, &c->sent);
+
+    if (!is_known) {
+        c->sent_version++;
+        c->sent = *bind;
+        c->meta[c->sent_version % c->n_slots] = *bind;
+        c->n_meta_writes++;
+    }
+    c->n_messages++;
+    ring_put(c, &c->full,
+             (struct entry){.msg = msg->index,
+                            .mb = mb,
+                            .meta_version = c->sent_version});
+    return ZB_OK;
+}
+
+enum zb_status zb_channel_recv(struct zb_channel *c, int mb,
+                               struct zb_stream *stream,
+                               struct zb_msg **msg_out,
+                               struct zb_bind *bind_out)
+{
+    struct entry e;
+
+    ZB_TRY(ring_take(c, &c->full, &e));
+    if (e.mb != mb) {
+        return zb_fail(ZB_EINVAL,
+                       "%s: expected microbatch %d, but %d was sent",
+                       c->opts.name, mb, e.mb);
+    }
+    if (e.meta_version != c->seen_version) {
+        c->seen = c->meta[e.meta_version % c->n_slots];
+        c->seen_version = e.meta_version;
+        c->n_meta_reads++;
+    }
+    *bind_out = c->seen;
+    *msg_out = &c->msg[e.msg];
+    return c->opts.ops->stream_wait(stream, c->msg[e.msg].filled);
+}
+
+enum zb_status zb_channel_release(struct zb_channel *c, struct zb_msg *msg,
+                                  struct zb_stream *stream)
+{
+    ZB_TRY(c->opts.ops->event_record(msg->free, stream));
+    ring_put(c, &c->empty, (struct entry){.msg = msg->index});
+    return ZB_OK;
+}
+
+const char *zb_channel_name(const struct zb_channel *c)
+{
+    return c->opts.name;
+}
+
+struct zb_channel_stats zb_channel_stats(const struct zb_channel *c)
+{
+    return (struct zb_channel_stats){.n_messages = c->n_messages,
+                                     .n_meta_writes = c->n_meta_writes,
+                                     .n_meta_reads = c->n_meta_reads};
+}
