@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Training a model on several devices: a session starts one worker thread per
+ * stage, each of which interprets its part of a schedule.
+ *
+ *     struct zb_session_opts o;
+ *     struct zb_session *s;
+ *     zb_session_opts_init(&o);
+ *     o.n_stages = 4; o.n_micro = 8; o.max_rows = 8; o.max_seq = 128;
+ *     ZB_TRY(zb_session_new(model, &o, &s));
+ *     for (step = 1; step <= n; step++) {
+ *         ZB_TRY(zb_zero_grad(s));
+ *         ZB_TRY(zb_forward_backward_step(s, &input, ZB_RETURN_LOSS, &res));
+ *         ZB_TRY(zb_optimizer_step(s, lr, &res));
+ *     }
+ *     zb_session_free(s);
+ *
+ * Any error of any worker ends the session: the call returns the first one,
+ * naming device, stage, node and microbatch, and every later call fails with
+ * ZB_EABORT.
+ *
+ * Threads: one host thread at a time calls the functions of a session. Those
+ * that take a struct zb_worker are called by that worker only, from a function
+ * given to zb_session_each().
+ */
+#ifndef ZB_RUN_H
+#define ZB_RUN_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "zb/model.h"
+#include "zb/optim.h"
+#include "zb/plan.h"
+#include "zb/status.h"
+
+struct zb_session;
+struct zb_worker;
+
+enum zb_cut_mode { ZB_CUT_AUTO, ZB_CUT_UNIFORM, ZB_CUT_LIST };
+
+enum zb_loss_average {
+    ZB_LOSS_PER_TOKEN,     /* sum over counted elements / their number */
+    ZB_LOSS_PER_MICROBATCH /* mean of the microbatches' means */
+};
+
+struct zb_session_opts {
+    const char *backend; /* "auto" */
+    int n_stages;        /* pipeline stages = devices */
+    int n_micro;         /* microbatches of a training step */
+    int64_t max_rows;    /* most rows of the batch of a step */
+    int64_t max_seq;     /* longest sequence */
+    const char *planner; /* "zbv", ...; or "file:PATH" */
+    enum zb_cut_mode cut;
+    const int *layers_per_chunk; /* ZB_CUT_LIST: [n_virtual], model order */
+    /* Costs of the planner per virtual stage, model order; NULL: estimated from
+     * floating point operations. n_costs is 1 (for all) or n_virtual. */
+    const double *f_cost, *b_cost, *w_cost;
+    int n_costs;
+    double c_cost;
+    double max_mem;    /* activations per device; 0: no limit */
+    int is_mem_factor; /* 1: max_mem is a multiple of n_virtual * F memory */
+    size_t device_mem; /* most bytes a device may need in all; 0: no limit */
+    int has_metadata_cache;
+    int overlap_p2p; /* 1: one more message buffer per channel */
+    int threads_per_device;
+    uint64_t seed; /* start values and dropout */
+    struct zb_optim optim;
+    enum zb_loss_average loss_average;
+    double watchdog_s;    /* 0: never */
+    uint64_t check_seed;  /* check backend */
+    int check_delay_us;   /* check backend */
+    const char *pretrained; /* safetensors file with start values, or NULL */
+};
+
+/* One device, plain AdamW, everything else as documented in zbrun.ini(5). */
+void zb_session_opts_init(struct zb_session_opts *o);
+
+/* Plan, build, start the workers, place and fill the parameters. `model` is
+ * borrowed for the session's life; strings and arrays of `o` for the call. */
+enum zb_status zb_session_new(const struct zb_model *model,
+                              const struct zb_session_opts *o,
+                              struct zb_session **s_out) ZB_CHECKED;
+void zb_session_free(struct zb_session *s);
+
+/* Plan only, and print layout, planned bubble and the memory of each device;
+ * touches no device. */
+enum zb_status zb_session_dry_run(const struct zb_model *model,
+                                  const struct zb_session_opts *o,
+                                  FILE *f) ZB_CHECKED;
+
+/* ---- steps ----------------------------------------------------------------- */
+
+/* The batch of one step, in host memory, borrowed for the call. */
+struct zb_step_input {
+    int64_t n_rows; /* >= number of microbatches */
+    int64_t seq_len;
+    /* [n_data] fields in the order of the model's graph; the first dimension of
+     * each is n_rows. */
+    const void *const *field;
+    const int64_t *sample; /* [n_rows] global sample indices (dropout) */
+};
+
+enum zb_step_flags {
+    ZB_RETURN_LOSS = 1,
+    ZB_RETURN_OUTPUTS = 2 /* into zb_step_result.output */
+};
+
+struct zb_step_result {
+    double loss;          /* average as opts.loss_average says */
+    double loss_sum;      /* sum of the loss elements that count */
+    int64_t n_counted;    /* how many count */
+    double grad_norm;     /* before clipping; set by zb_optimizer_step() */
+    /* Set by the caller for ZB_RETURN_OUTPUTS: room for each output of the
+     * graph, rows in batch order. */
+    zb_real *const *output;
+};
+
+/* Forward and backward over the batch, cut into the session's n_micro
+ * microbatches as evenly as possible (the first ones get the rest). Gradients
+ * are added to those already there. */
+enum zb_status zb_forward_backward_step(struct zb_session *s,
+                                        const struct zb_step_input *in,
+                                        int flags,
+                                        struct zb_step_result *res) ZB_CHECKED;
+
+/* Forward only, without dropout, over n_micro microbatches (any number; 0 takes
+ * the session's). */
+enum zb_status zb_run_forward_only(struct zb_session *s,
+                                   const struct zb_step_input *in, int n_micro,
+                                   int flags,
+                                   struct zb_step_result *res) ZB_CHECKED;
+
+/* The reference's booster.execute_pipeline: forward and backward when
+ * is_training, else forward only. */
+enum zb_status zb_execute_pipeline(struct zb_session *s,
+                                   const struct zb_step_input *in,
+                                   int is_training, int flags,
+                                   struct zb_step_result *res) ZB_CHECKED;
+
+/* Sum the uses of shared parameters, clip by the global norm, update. */
+enum zb_status zb_optimizer_step(struct zb_session *s, double lr,
+                                 struct zb_step_result *res) ZB_CHECKED;
+enum zb_status zb_zero_grad(struct zb_session *s) ZB_CHECKED;
+
+/* zero_grad, forward_backward and optimizer step in one go, without waiting
+ * for the host in between. */
+enum zb_status zb_train_step(struct zb_session *s,
+                             const struct zb_step_input *in, double lr,
+                             struct zb_step_result *res) ZB_CHECKED;
+
+/* ---- looking inside --------------------------------------------------------- */
+
+const struct zb_schedule *zb_session_schedule(const struct zb_session *s);
+const struct zb_model *zb_session_model(const struct zb_session *s);
+const char *zb_session_backend(const struct zb_session *s);
+
+/* Copy a parameter's value or gradient (uses summed) to `out`. */
+enum zb_status zb_session_get_param(struct zb_session *s, int param,
+                                    zb_real *out) ZB_CHECKED;
+enum zb_status zb_session_set_param(struct zb_session *s, int param,
+                                    const zb_real *value) ZB_CHECKED;
+enum zb_status zb_session_get_grad(struct zb_session *s, int param,
+                                   zb_real *out) ZB_CHECKED;
+
+/* Write every gradient (uses summed) and the loss to a safetensors file. */
+enum zb_status zb_session_dump_grads(struct zb_session *s, const char *path,
+                                     double loss) ZB_CHECKED;
+
+/* Bytes of device memory of a stage: as planned, and as really allocated. */
+size_t zb_session_planned_bytes(const struct zb_session *s, int stage);
+size_t zb_session_allocated_bytes(const struct zb_session *s, int stage);
+
+/* When each node of the stage's stream ran in the last training step, in
+ * nanoseconds of zb_now_ns(): [n] in stream order, overwritten by the next. */
+struct zb_node_times {
+    const struct zb_node *node;
+    size_t n;
+    const int64_t *start_ns, *end_ns;
+};
+struct zb_node_times zb_session_node_times(const struct zb_session *s,
+                                           int stage);
+/* 1 - (busiest stage's work) / (last end - first start) of the last step. */
+double zb_session_measured_bubble(const struct zb_session *s);
+/* Floating point operations of the last step's products. */
+double zb_session_step_flops(const struct zb_session *s);
+
+/* Floating point operations per second of large products on all devices at
+ * once: what a step's rate is compared with. Takes some 20 ms. */
+enum zb_status zb_session_measure_peak(struct zb_session *s,
+                                       double *flops_out) ZB_CHECKED;
+
+/* Messages and metadata exchanged so far, summed over all channels. */
+struct zb_session_stats {
+    uint64_t n_messages, n_meta_writes, n_meta_reads;
+};
+struct zb_session_stats zb_session_stats(const struct zb_session *s);
+
+/* For tests: the node with this index in the stage's stream fails in the next
+ * training step. */
+void zb_session_fail_node(struct zb_session *s, int stage, size_t node);
+
+/* ---- inside a worker: the parts the reference exposes -------------------------
+ *
+ * A scheduler of one's own is a function run by every worker at once. The worker
+ * has a batch after zb_load_batch(); nodes must come in an order that
+ * zb_schedule_check() accepts. `chunk` is local to the stage. */
+
+enum zb_status zb_session_each(struct zb_session *s,
+                               enum zb_status (*fn)(struct zb_worker *w,
+                                                    void *arg),
+                               void *arg) ZB_CHECKED;
+
+int zb_worker_stage(const struct zb_worker *w);
+const struct zb_stage_nodes *zb_worker_nodes(const struct zb_worker *w);
+
+/* Which local chunk the i-th forward (or backward) of an interleaved order
+ * belongs to. */
+int zb_get_model_chunk_id(const struct zb_worker *w, int i, int is_forward);
+
+/* Begin a step over `in`; enqueue the copy of one microbatch's fields. */
+enum zb_status zb_load_batch(struct zb_worker *w,
+                             const struct zb_step_input *in, int n_micro,
+                             int is_training) ZB_CHECKED;
+enum zb_status zb_load_micro_batch(struct zb_worker *w, int chunk,
+                                   int mb) ZB_CHECKED;
+
+/* Receive and send one boundary; without effect at the ends of the model and at
+ * the turn of the V. */
+enum zb_status zb_recv_forward(struct zb_worker *w, int chunk,
+                               int mb) ZB_CHECKED;
+enum zb_status zb_send_forward(struct zb_worker *w, int chunk,
+                               int mb) ZB_CHECKED;
+enum zb_status zb_recv_backward(struct zb_worker *w, int chunk,
+                                int mb) ZB_CHECKED;
+enum zb_status zb_send_backward(struct zb_worker *w, int chunk,
+                                int mb) ZB_CHECKED;
+
+/* The compute of a node, its messages excluded. */
+enum zb_status zb_forward_step(struct zb_worker *w, int chunk,
+                               int mb) ZB_CHECKED;
+enum zb_status zb_backward_b_step(struct zb_worker *w, int chunk,
+                                  int mb) ZB_CHECKED;
+enum zb_status zb_backward_w_step(struct zb_worker *w, int chunk,
+                                  int mb) ZB_CHECKED;
+
+/* A whole F, B or W node: waits for its input message, computes. */
+enum zb_status zb_schedule_f(struct zb_worker *w, int chunk,
+                             int mb) ZB_CHECKED;
+enum zb_status zb_schedule_b(struct zb_worker *w, int chunk,
+                             int mb) ZB_CHECKED;
+enum zb_status zb_schedule_w(struct zb_worker *w, int chunk,
+                             int mb) ZB_CHECKED;
+
+/* The worker's whole stream. */
+enum zb_status zb_run_forward_backward(struct zb_worker *w) ZB_CHECKED;
+
+#endif

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+#include "run/run_int.h"
+
+#include <string.h>
+
+#include "zb/mem.h"
+
+const char *zb_region_str(enum zb_region r)
+{
+    static const char *const name[ZB_N_REGIONS] = {
+        [ZB_REGION_PARAM] = "parameters",
+        [ZB_REGION_GRAD] = "gradients",
+        [ZB_REGION_OPTIM] = "optimizer",
+        [ZB_REGION_CONST] = "tables",
+        [ZB_REGION_ACT] = "activations",
+        [ZB_REGION_SCRATCH] = "scratch",
+        [ZB_REGION_MSG] = "messages",
+        [ZB_REGION_BATCH] = "batch",
+        [ZB_REGION_MISC] = "sums",
+    };
+    return name[r];
+}
+
+/* Where the next thing of a region goes. */
+struct cursor {
+    struct zb_layout *l;
+    enum zb_region region;
+};
+
+static void begin(struct cursor *c, enum zb_region r)
+{
+    c->region = r;
+    c->l->region_offset[r] = c->l->total;
+}
+
+static size_t take(struct cursor *c, size_t bytes)
+{
+    size_t at = c->l->total;
+
+    bytes = zb_round_up(bytes);
+    c->l->region_bytes[c->region] += bytes;
+    c->l->total += bytes;
+    return at;
+}
+
+static size_t *new_offsets(size_t n)
+{
+    size_t *off = zb_alloc_array(n, sizeof(*off));
+
+    for (size_t i = 0; off != NULL && i < n; i++) {
+        off[i] = ZB_NO_OFFSET;
+    }
+    return off;
+}
+
+static enum zb_status alloc_tables(struct zb_layout *l,
+                                   const struct zb_run_plan *p)
+{
+    size_t n_fly = (size_t)p->n_chunk * (size_t)p->o.n_micro;
+    size_t n_chan = 2 * (size_t)(p->n_virtual - 1);
+    struct {
+        size_t **table;
+        size_t n;
+    } row[] = {
+        {&l->param, (size_t)p->n_params},
+        {&l->grad, (size_t)p->n_uses},
+        {&l->m, (size_t)p->n_params},
+        {&l->v, (size_t)p->n_params},
+        {&l->konst, (size_t)p->n_consts},
+        {&l->fb, n_fly},
+        {&l->fw, n_fly},
+        {&l->bw, n_fly},
+        {&l->field, (size_t)l->n_slots * (size_t)p->n_data},
+        {&l->sample, (size_t)l->n_slots},
+        {&l->msg, n_chan},
+    };
+
+    for (size_t i = 0; i < ZB_COUNT_OF(row); i++) {
+        *row[i].table = new_offsets(row[i].n);
+        if (*row[i].table == NULL) {
+            return ZB_ENOMEM;
+        }
+    }
+    l->msg_first = zb_alloc_array(n_chan, sizeof(int));
+    l->msg_n = zb_alloc_array(n_chan, sizeof(int));
+    l->msg_pool = zb_alloc_array(n_chan, sizeof(int));
+    if (l->msg_first == NULL || l->msg_n == NULL || l->msg_pool == NULL) {
+        return ZB_ENOMEM;
+    }
+    return ZB_OK;
+}
+
+void zb_layout_release(struct zb_layout *l)
+{
+    void *tables[] = {l->param, l->grad,  l->m,      l->v,
+                      l->konst, l->fb,    l->fw,     l->bw,
+                      l->field, l->sample, l->msg,   l->msg_first,
+                      l->msg_n, l->msg_pool};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(tables); i++) {
+        zb_free(tables[i]);
+    }
+    memset(l, 0, sizeof(*l));
+}
+
+static size_t reals(int64_t n)
+{
+    return (size_t)n * sizeof(zb_real);
+}
+
+/* Parameters, gradients of uses, moments, of the chunks of this stage. */
+static void lay_params(struct cursor *c, const struct zb_run_plan *p, int stage)
+{
+    struct zb_layout *l = c->l;
+    size_t n_state = zb_optim_state_reals(&p->o.optim);
+
+    begin(c, ZB_REGION_PARAM);
+    for (int k = 0; k < p->n_chunk; k++) {
+        const struct zb_chunk_info *info = &p->info[zb_virt_of(p, stage, k)];
+
+        for (int i = 0; i < info->n_params; i++) {
+            size_t *at = &l->param[info->params[i]];
+
+            if (*at == ZB_NO_OFFSET) {
+                *at = take(c, reals(zb_param_elems(p, info->params[i])));
+            }
+        }
+    }
+    begin(c, ZB_REGION_GRAD);
+    for (int k = 0; k < p->n_chunk; k++) {
+        const struct zb_chunk_info *info = &p->info[zb_virt_of(p, stage, k)];
+
+        for (int i = 0; i < info->n_uses; i++) {
+            int param = p->use_param[info->uses[i]];
+
+            if (zb_graph_param(p->g, param).has_gradient) {
+                l->grad[info->uses[i]] =
+                    take(c, reals(zb_param_elems(p, param)));
+            }
+        }
+    }
+    begin(c, ZB_REGION_OPTIM);
+    for (int i = 0; i < p->n_params; i++) {
+        if (l->param[i] == ZB_NO_OFFSET ||
+            !zb_graph_param(p->g, i).has_gradient) {
+            continue;
+        }
+        if (n_state > 0) {
+            l->m[i] = take(c, reals(zb_param_elems(p, i)));
+        }
+        if (n_state > 1) {
+            l->v[i] = take(c, reals(zb_param_elems(p, i)));
+        }
+    }
+}
+
+static void lay_consts(struct cursor *c, const struct zb_run_plan *p)
+{
+    begin(c, ZB_REGION_CONST);
+    for (int i = 0; i < p->n_consts; i++) {
+        struct zb_data_info info = zb_graph_const(p->g, i);
+
+        c->l->konst[i] = take(c, reals(zb_shape_elems(&info.shape)));
+    }
+}
+
+/* Positions of a chunk's passes over one microbatch in the stage's stream. */
+struct span {
+    size_t pass[ZB_N_PASSES];
+};
+
+static void find_spans(const struct zb_run_plan *p,
+                       const struct zb_stage_nodes *nodes, struct span *span)
+{
+    for (size_t i = 0; i < nodes->n; i++) {
+        const struct zb_node *nd = &nodes->node[i];
+        struct span *s = &span[nd->chunk * p->o.n_micro + nd->mb];
+
+        switch (nd->type) {
+        case ZB_NODE_F:
+            s->pass[ZB_PASS_F] = i;
+            break;
+        case ZB_NODE_B:
+            s->pass[ZB_PASS_B] = i;
+            break;
+        case ZB_NODE_W:
+            s->pass[ZB_PASS_W] = i;
+            break;
+        case ZB_NODE_BW:
+            s->pass[ZB_PASS_B] = s->pass[ZB_PASS_W] = i;
+            break;
+        default:
+            break;
+        }
+    }
+}
+
+/* The blocks of activations: three kinds per chunk and microbatch. */
+static enum zb_status lay_activations(struct cursor *c,
+                                      const struct zb_run_plan *p, int stage)
+{
+    static const struct {
+        enum zb_space space;
+        enum zb_pass from, to;
+    } kind[3] = {
+        {ZB_SPACE_FB, ZB_PASS_F, ZB_PASS_B},
+        {ZB_SPACE_FW, ZB_PASS_F, ZB_PASS_W},
+        {ZB_SPACE_BW, ZB_PASS_B, ZB_PASS_W},
+    };
+    size_t *table[3] = {c->l->fb, c->l->fw, c->l->bw};
+    size_t n_fly = (size_t)p->n_chunk * (size_t)p->o.n_micro;
+    struct span *span = zb_alloc_array(n_fly, sizeof(*span));
+    struct zb_block *block = zb_alloc_array(3 * n_fly, sizeof(*block));
+    size_t bytes = 0, base;
+    enum zb_status st = ZB_ENOMEM;
+
+    if (span == NULL || block == NULL) {
+        goto out;
+    }
+    find_spans(p, &p->sched->stages[stage], span);
+    for (size_t i = 0; i < 3 * n_fly; i++) {
+        size_t f = i / 3, k = i % 3;
+        int chunk = (int)(f / (size_t)p->o.n_micro);
+
+        block[i] = (struct zb_block){
+            .first = span[f].pass[kind[k].from],
+            .last = span[f].pass[kind[k].to],
+            .bytes = p->info[zb_virt_of(p, stage, chunk)].bytes[kind[k].space],
+        };
+    }
+    ZB_TRY_GOTO(st, zb_arena_pack(block, 3 * n_fly, &bytes), out);
+    /* A forward-only pass keeps FB and FW side by side for one node. */
+    for (int k = 0; k < p->n_chunk; k++) {
+        const struct zb_chunk_info *info = &p->info[zb_virt_of(p, stage, k)];
+        size_t need = info->bytes[ZB_SPACE_FB] + info->bytes[ZB_SPACE_FW];
+
+        bytes = need > bytes ? need : bytes;
+    }
+    begin(c, ZB_REGION_ACT);
+    base = take(c, bytes);
+    for (size_t i = 0; i < 3 * n_fly; i++) {
+        table[i % 3][i / 3] = base + block[i].offset;
+    }
+out:
+    zb_free(block);
+    zb_free(span);
+    return st;
+}
+
+static void lay_scratch(struct cursor *c, const struct zb_run_plan *p,
+                        int stage)
+{
+    size_t most = 0;
+
+    for (int k = 0; k < p->n_chunk; k++) {
+        size_t b = p->info[zb_virt_of(p, stage, k)].bytes[ZB_SPACE_SCRATCH];
+
+        most = b > most ? b : most;
+    }
+    begin(c, ZB_REGION_SCRATCH);
+    c->l->scratch = take(c, most);
+}
+
+static int max_int(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* Sender and receiver each give as many buffers as they may hold at once: then
+ * the sender never waits where a rendezvous would not. One more lets it run a
+ * node ahead of a late receiver (not at the turn, where nobody is late). */
+static int n_sender_buffers(const struct zb_run_plan *p, int ch)
+{
+    int n = max_int(zb_count_held_by_sender(p, p->sched, ch),
+                    zb_count_held_by_sender(p, p->eval, ch));
+    int is_turn = zb_stage_of(p, ch / 2) == zb_stage_of(p, ch / 2 + 1);
+
+    return n + (p->o.overlap_p2p && !is_turn ? 1 : 0);
+}
+
+static int n_receiver_buffers(const struct zb_run_plan *p, int ch)
+{
+    return max_int(zb_count_held_by_receiver(p, p->sched, ch),
+                   zb_count_held_by_receiver(p, p->eval, ch));
+}
+
+static void lay_messages(struct cursor *c, const struct zb_run_plan *p,
+                         int stage)
+{
+    begin(c, ZB_REGION_MSG);
+    for (int ch = 0; ch < 2 * (p->n_virtual - 1); ch++) {
+        int lower = zb_stage_of(p, ch / 2), upper = zb_stage_of(p, ch / 2 + 1);
+        int sender = ch % 2 == 0 ? lower : upper;
+        int receiver = ch % 2 == 0 ? upper : lower;
+        int n_send = n_sender_buffers(p, ch);
+        int n_recv = n_receiver_buffers(p, ch);
+        int first = 0, n = 0;
+
+        if (stage == sender) {
+            n += n_send;
+        } else {
+            first = n_send;
+        }
+        if (stage == receiver) {
+            n += n_recv;
+        }
+        c->l->msg_pool[ch] = n_send + n_recv;
+        c->l->msg_first[ch] = first;
+        c->l->msg_n[ch] = n;
+        if (n > 0) {
+            c->l->msg[ch] = take(c, (size_t)n * zb_channel_bytes(p, ch));
+        }
+    }
+}
+
+static void lay_batch(struct cursor *c, const struct zb_run_plan *p)
+{
+    begin(c, ZB_REGION_BATCH);
+    for (int slot = 0; slot < c->l->n_slots; slot++) {
+        for (int i = 0; i < p->n_data; i++) {
+            struct zb_data_info info = zb_graph_data(p->g, i);
+            struct zb_shape bound = zb_shape_bind(&info.shape, &p->max);
+
+            c->l->field[slot * p->n_data + i] =
+                take(c, (size_t)zb_shape_elems(&bound) *
+                            zb_dtype_bytes(info.dtype));
+        }
+        c->l->sample[slot] =
+            take(c, (size_t)p->max.value[ZB_SYM_BATCH] * sizeof(int64_t));
+    }
+}
+
+enum zb_status zb_layout_init(struct zb_layout *l, const struct zb_run_plan *p,
+                              int stage)
+{
+    struct cursor c = {.l = l};
+    enum zb_status st;
+
+    memset(l, 0, sizeof(*l));
+    l->n_slots = p->o.n_micro > p->n_chunk ? p->o.n_micro : p->n_chunk;
+    ZB_TRY_GOTO(st, alloc_tables(l, p), err);
+    lay_params(&c, p, stage);
+    lay_consts(&c, p);
+    ZB_TRY_GOTO(st, lay_activations(&c, p, stage), err);
+    lay_scratch(&c, p, stage);
+    lay_messages(&c, p, stage);
+    lay_batch(&c, p);
+    begin(&c, ZB_REGION_MISC);
+    l->loss = take(&c, (size_t)p->o.n_micro * sizeof(double));
+    l->sumsq = take(&c, (size_t)p->n_params * sizeof(double));
+    return ZB_OK;
+err:
+    zb_layout_release(l);
+    return st;
+}

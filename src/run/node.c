@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The worker as an interpreter: one node of its stream after the other. */
+#include "config.h"
+#include "run/run_int.h"
+
+#include <string.h>
+
+static struct zb_inflight *inflight(struct zb_worker *w, int chunk, int mb)
+{
+    return &w->fly[chunk * w->n_fly + mb];
+}
+
+/* Where a microbatch's batch fields lie: in training each has its own place for
+ * the whole step; a forward-only chunk copies them anew for each node. */
+static int slot_of(const struct zb_worker *w, int chunk, int mb)
+{
+    return w->is_training ? mb : chunk;
+}
+
+/* ---- batch -------------------------------------------------------------------- */
+
+enum zb_status zb_load_batch(struct zb_worker *w, const struct zb_step_input *in,
+                             int n_micro, int is_training)
+{
+    const struct zb_layout *l = &w->s->plan->layout[w->stage];
+
+    w->in = in;
+    w->mb = w->s->mb;
+    w->n_micro = n_micro;
+    w->is_training = is_training;
+    for (int i = 0; i < l->n_slots; i++) {
+        w->is_loaded[i] = 0;
+    }
+    return ZB_OK;
+}
+
+enum zb_status zb_load_micro_batch(struct zb_worker *w, int chunk, int mb)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    const struct zb_layout *l = &p->layout[w->stage];
+    const struct zb_micro *m = &w->mb[mb];
+    int64_t rows = m->bind.value[ZB_SYM_BATCH];
+    int slot = slot_of(w, chunk, mb);
+
+    if (w->is_training && w->is_loaded[slot]) {
+        return ZB_OK;
+    }
+    w->is_loaded[slot] = 1;
+    for (int i = 0; i < p->n_data; i++) {
+        struct zb_data_info info = zb_graph_data(p->g, i);
+        struct zb_shape bound = zb_shape_bind(&info.shape, &m->bind);
+        size_t bytes =
+            (size_t)zb_shape_elems(&bound) * zb_dtype_bytes(info.dtype);
+        const char *src = (const char *)w->in->field[i] +
+                          bytes / (size_t)rows * (size_t)m->first_row;
+
+        ZB_TRY(w->ops->copy_in(w->stream,
+                               w->arena + l->field[slot * p->n_data + i], src,
+                               bytes, info.name));
+    }
+    return w->ops->copy_in(w->stream, w->arena + l->sample[slot],
+                           w->in->sample + m->first_row,
+                           (size_t)rows * sizeof(int64_t), "sample indices");
+}
+
+/* ---- messages ------------------------------------------------------------------ */
+
+/* The channel that brings the input of a chunk's pass, or takes its output;
+ * NULL at the ends of the model. */
+static struct zb_channel *channel_in(struct zb_worker *w, int chunk,
+                                     enum zb_pass pass)
+{
+    int v = zb_virt_of(w->s->plan, w->stage, chunk);
+
+    if (pass == ZB_PASS_F) {
+        return v > 0 ? w->s->chan[2 * (v - 1)] : NULL;
+    }
+    return v < w->s->plan->n_virtual - 1 ? w->s->chan[2 * v + 1] : NULL;
+}
+
+static struct zb_channel *channel_out(struct zb_worker *w, int chunk,
+                                      enum zb_pass pass)
+{
+    int v = zb_virt_of(w->s->plan, w->stage, chunk);
+
+    if (pass == ZB_PASS_F) {
+        return v < w->s->plan->n_virtual - 1 ? w->s->chan[2 * v] : NULL;
+    }
+    return v > 0 ? w->s->chan[2 * (v - 1) + 1] : NULL;
+}
+
+/* Whether the output of a chunk's pass stays on this stage. */
+static int is_local(struct zb_worker *w, int chunk, enum zb_pass pass)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    int v = zb_virt_of(p, w->stage, chunk) + (pass == ZB_PASS_F ? 1 : -1);
+
+    return v >= 0 && v < p->n_virtual && zb_stage_of(p, v) == w->stage;
+}
+
+/* Tell the watchdog what this worker may be waiting for. */
+static void wait_begin(struct zb_worker *w, struct zb_channel *c)
+{
+    atomic_store_explicit(&w->waiting_for, zb_channel_name(c),
+                          memory_order_release);
+}
+
+static void wait_end(struct zb_worker *w)
+{
+    atomic_store_explicit(&w->waiting_for, NULL, memory_order_release);
+    w->began_ns = zb_now_ns();
+    atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
+}
+
+static enum zb_status take_input(struct zb_worker *w, int chunk, int mb,
+                                 enum zb_pass pass)
+{
+    struct zb_channel *c = channel_in(w, chunk, pass);
+    struct zb_inflight *fl = inflight(w, chunk, mb);
+    struct zb_msg **msg = pass == ZB_PASS_F ? &fl->in : &fl->din;
+    enum zb_status st;
+
+    if (c == NULL) {
+        if (pass == ZB_PASS_F) {
+            fl->bind = w->mb[mb].bind;
+        }
+        return ZB_OK;
+    }
+    wait_begin(w, c);
+    st = zb_channel_recv(c, mb, w->stream, msg, &fl->bind);
+    wait_end(w);
+    return st;
+}
+
+static enum zb_status get_output(struct zb_worker *w, int chunk, int mb,
+                                 enum zb_pass pass)
+{
+    struct zb_channel *c = channel_out(w, chunk, pass);
+    struct zb_inflight *fl = inflight(w, chunk, mb);
+    enum zb_status st;
+
+    if (c == NULL) {
+        return ZB_OK;
+    }
+    wait_begin(w, c);
+    st = zb_channel_acquire(c, w->stream,
+                            pass == ZB_PASS_F ? &fl->out : &fl->dout);
+    wait_end(w);
+    return st;
+}
+
+static enum zb_status send(struct zb_worker *w, int chunk, int mb,
+                           enum zb_pass pass)
+{
+    struct zb_channel *c = channel_out(w, chunk, pass);
+    struct zb_inflight *fl = inflight(w, chunk, mb);
+    struct zb_msg **msg = pass == ZB_PASS_F ? &fl->out : &fl->dout;
+
+    ZB_TRY(zb_channel_send(c, *msg, mb, &fl->bind));
+    *msg = NULL;
+    return ZB_OK;
+}
+
+/* The output is complete: say so, and hand it over at once when it stays. */
+static enum zb_status finish_output(struct zb_worker *w, int chunk, int mb,
+                                    enum zb_pass pass)
+{
+    struct zb_channel *c = channel_out(w, chunk, pass);
+    struct zb_inflight *fl = inflight(w, chunk, mb);
+
+    if (c == NULL) {
+        return ZB_OK;
+    }
+    ZB_TRY(zb_channel_filled(c, pass == ZB_PASS_F ? fl->out : fl->dout,
+                             w->stream));
+    return is_local(w, chunk, pass) ? send(w, chunk, mb, pass) : ZB_OK;
+}
+
+/* Give back the input messages whose last reader was `pass`. */
+static enum zb_status release_inputs(struct zb_worker *w, int chunk, int mb,
+                                     enum zb_pass pass)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    const struct zb_chunk_info *info = &p->info[zb_virt_of(p, w->stage, chunk)];
+    struct zb_inflight *fl = inflight(w, chunk, mb);
+    enum zb_pass in_until = w->is_training ? info->in_until : ZB_PASS_F;
+
+    if (fl->in != NULL && in_until == pass) {
+        ZB_TRY(zb_channel_release(channel_in(w, chunk, ZB_PASS_F), fl->in,
+                                  w->stream));
+        fl->in = NULL;
+    }
+    if (fl->din != NULL && info->din_until == pass) {
+        ZB_TRY(zb_channel_release(channel_in(w, chunk, ZB_PASS_B), fl->din,
+                                  w->stream));
+        fl->din = NULL;
+    }
+    return ZB_OK;
+}
+
+/* Receives need no host work of their own here: a message is taken by the node
+ * that reads it, and the pool has room for it from the start. */
+enum zb_status zb_recv_forward(struct zb_worker *w, int chunk, int mb)
+{
+    (void)w, (void)chunk, (void)mb;
+    return ZB_OK;
+}
+
+enum zb_status zb_recv_backward(struct zb_worker *w, int chunk, int mb)
+{
+    (void)w, (void)chunk, (void)mb;
+    return ZB_OK;
+}
+
+enum zb_status zb_send_forward(struct zb_worker *w, int chunk, int mb)
+{
+    return channel_out(w, chunk, ZB_PASS_F) == NULL ||
+                   is_local(w, chunk, ZB_PASS_F)
+               ? ZB_OK
+               : send(w, chunk, mb, ZB_PASS_F);
+}
+
+enum zb_status zb_send_backward(struct zb_worker *w, int chunk, int mb)
+{
+    return channel_out(w, chunk, ZB_PASS_B) == NULL ||
+                   is_local(w, chunk, ZB_PASS_B)
+               ? ZB_OK
+               : send(w, chunk, mb, ZB_PASS_B);
+}
+
+/* ---- compute --------------------------------------------------------------------- */
+
+static void *msg_ptr(const struct zb_msg *m)
+{
+    return m != NULL ? m->ptr : NULL;
+}
+
+/* A block's address, NULL when the chunk needs none. */
+static void *block(struct zb_worker *w, const struct zb_chunk_info *info,
+                   enum zb_space space, size_t offset)
+{
+    return info->bytes[space] > 0 ? w->arena + offset : NULL;
+}
+
+/* Activations of a forward-only pass live for one node: at the region's start. */
+static void place_activations(struct zb_worker *w, struct zb_chunk_run *run,
+                              const struct zb_chunk_info *info, int chunk,
+                              int mb)
+{
+    const struct zb_layout *l = &w->s->plan->layout[w->stage];
+    size_t i = (size_t)chunk * (size_t)w->s->plan->o.n_micro + (size_t)mb;
+    size_t base = l->region_offset[ZB_REGION_ACT];
+
+    if (!w->is_training) {
+        run->space[ZB_SPACE_FB] = block(w, info, ZB_SPACE_FB, base);
+        run->space[ZB_SPACE_FW] =
+            block(w, info, ZB_SPACE_FW, base + info->bytes[ZB_SPACE_FB]);
+        return;
+    }
+    run->space[ZB_SPACE_FB] = block(w, info, ZB_SPACE_FB, l->fb[i]);
+    run->space[ZB_SPACE_FW] = block(w, info, ZB_SPACE_FW, l->fw[i]);
+    run->space[ZB_SPACE_BW] = block(w, info, ZB_SPACE_BW, l->bw[i]);
+}
+
+static struct zb_chunk_run make_run(struct zb_worker *w, int chunk, int mb,
+                                    void **data)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    const struct zb_layout *l = &p->layout[w->stage];
+    const struct zb_chunk_info *info = &p->info[zb_virt_of(p, w->stage, chunk)];
+    struct zb_inflight *fl = inflight(w, chunk, mb);
+    int slot = slot_of(w, chunk, mb);
+    struct zb_chunk_run run = {
+        .ops = w->ops,
+        .stream = w->stream,
+        .bind = fl->bind,
+        .data = data,
+        .consts = w->konst,
+        .param = w->value,
+        .grad = w->grad,
+        .loss_sum = (double *)(w->arena + l->loss) + mb % p->o.n_micro,
+        .loss_scale = w->mb[mb].loss_scale,
+        .is_training = w->is_training,
+        .seed = p->o.seed,
+        .step = (uint64_t)w->s->step,
+        .sample = (const int64_t *)(w->arena + l->sample[slot]),
+    };
+
+    for (int i = 0; i < p->n_data; i++) {
+        data[i] = w->arena + l->field[slot * p->n_data + i];
+    }
+    run.space[ZB_SPACE_IN] = msg_ptr(fl->in);
+    run.space[ZB_SPACE_OUT] = msg_ptr(fl->out);
+    run.space[ZB_SPACE_DIN] = msg_ptr(fl->din);
+    run.space[ZB_SPACE_DOUT] = msg_ptr(fl->dout);
+    run.space[ZB_SPACE_SCRATCH] =
+        block(w, info, ZB_SPACE_SCRATCH, l->scratch);
+    place_activations(w, &run, info, chunk, mb);
+    return run;
+}
+
+static const struct zb_chunk *program(struct zb_worker *w, int chunk)
+{
+    return w->s->plan->chunk[zb_virt_of(w->s->plan, w->stage, chunk)];
+}
+
+/* Loss sum and, when asked for, outputs go to the host as they are made. */
+static enum zb_status return_results(struct zb_worker *w,
+                                     const struct zb_chunk_run *run, int chunk,
+                                     int mb)
+{
+    const struct zb_run_plan *p = w->s->plan;
+
+    ZB_TRY(w->ops->copy_out(w->stream, &w->loss_host[mb], run->loss_sum,
+                            sizeof(double), "loss"));
+    if (!(w->flags & ZB_RETURN_OUTPUTS)) {
+        return ZB_OK;
+    }
+    for (int i = 0; i < zb_graph_n_outputs(p->g); i++) {
+        struct zb_view v = zb_chunk_output(program(w, chunk), run, i);
+        int64_t per_row = zb_shape_elems(&v.shape) /
+                          w->mb[mb].bind.value[ZB_SYM_BATCH];
+
+        ZB_TRY(w->ops->copy_out(
+            w->stream, w->output[i] + w->mb[mb].first_row * per_row, v.data,
+            (size_t)zb_shape_elems(&v.shape) * sizeof(zb_real), "output"));
+    }
+    return ZB_OK;
+}
+
+enum zb_status zb_forward_step(struct zb_worker *w, int chunk, int mb)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    struct zb_chunk_run run = make_run(w, chunk, mb, w->data);
+
+    ZB_TRY(zb_chunk_forward(program(w, chunk), &run));
+    return p->info[zb_virt_of(p, w->stage, chunk)].has_loss
+               ? return_results(w, &run, chunk, mb)
+               : ZB_OK;
+}
+
+enum zb_status zb_backward_b_step(struct zb_worker *w, int chunk, int mb)
+{
+    struct zb_chunk_run run = make_run(w, chunk, mb, w->data);
+
+    return zb_chunk_backward_input(program(w, chunk), &run);
+}
+
+enum zb_status zb_backward_w_step(struct zb_worker *w, int chunk, int mb)
+{
+    struct zb_chunk_run run = make_run(w, chunk, mb, w->data);
+
+    return zb_chunk_backward_weight(program(w, chunk), &run);
+}
+
+enum zb_status zb_schedule_f(struct zb_worker *w, int chunk, int mb)
+{
+    ZB_TRY(zb_load_micro_batch(w, chunk, mb));
+    ZB_TRY(take_input(w, chunk, mb, ZB_PASS_F));
+    ZB_TRY(get_output(w, chunk, mb, ZB_PASS_F));
+    ZB_TRY(zb_forward_step(w, chunk, mb));
+    ZB_TRY(finish_output(w, chunk, mb, ZB_PASS_F));
+    return release_inputs(w, chunk, mb, ZB_PASS_F);
+}
+
+enum zb_status zb_schedule_b(struct zb_worker *w, int chunk, int mb)
+{
+    ZB_TRY(take_input(w, chunk, mb, ZB_PASS_B));
+    ZB_TRY(get_output(w, chunk, mb, ZB_PASS_B));
+    ZB_TRY(zb_backward_b_step(w, chunk, mb));
+    ZB_TRY(finish_output(w, chunk, mb, ZB_PASS_B));
+    return release_inputs(w, chunk, mb, ZB_PASS_B);
+}
+
+enum zb_status zb_schedule_w(struct zb_worker *w, int chunk, int mb)
+{
+    ZB_TRY(zb_backward_w_step(w, chunk, mb));
+    return release_inputs(w, chunk, mb, ZB_PASS_W);
+}
+
+static enum zb_status schedule_bw(struct zb_worker *w, int chunk, int mb)
+{
+    ZB_TRY(zb_schedule_b(w, chunk, mb));
+    return zb_schedule_w(w, chunk, mb);
+}
+
+/* Post-validation nodes mark where the optimizer's late check belongs; with the
+ * check done up front there is nothing to do at them. */
+static enum zb_status no_work(struct zb_worker *w, int chunk, int mb)
+{
+    (void)w, (void)chunk, (void)mb;
+    return ZB_OK;
+}
+
+static enum zb_status (*const run_node[ZB_N_NODE_TYPES])(struct zb_worker *w,
+                                                         int chunk, int mb) = {
+    [ZB_NODE_F] = zb_schedule_f,
+    [ZB_NODE_B] = zb_schedule_b,
+    [ZB_NODE_W] = zb_schedule_w,
+    [ZB_NODE_BW] = schedule_bw,
+    [ZB_NODE_SEND_FORWARD] = zb_send_forward,
+    [ZB_NODE_RECV_FORWARD] = zb_recv_forward,
+    [ZB_NODE_SEND_BACKWARD] = zb_send_backward,
+    [ZB_NODE_RECV_BACKWARD] = zb_recv_backward,
+    [ZB_NODE_POST_VALIDATION] = no_work,
+    [ZB_NODE_SEND_POST_VALIDATION] = no_work,
+    [ZB_NODE_RECV_POST_VALIDATION] = no_work,
+};
+
+static enum zb_status fail_in_node(struct zb_worker *w,
+                                   const struct zb_node *nd, enum zb_status st)
+{
+    return zb_fail_in(st, "device %d, stage %d, %s chunk %d microbatch %d",
+                      w->stage, w->stage, zb_node_type_str(nd->type), nd->chunk,
+                      nd->mb);
+}
+
+enum zb_status zb_worker_run_nodes(struct zb_worker *w,
+                                   const struct zb_stage_nodes *nodes)
+{
+    int is_timed = nodes == w->nodes;
+
+    for (size_t i = 0; i < nodes->n; i++) {
+        const struct zb_node *nd = &nodes->node[i];
+        enum zb_status st;
+
+        atomic_store_explicit(&w->node, nd, memory_order_release);
+        w->ops->stream_mark(w->stream,
+                            is_timed ? w->node_name[i] : "forward only");
+        w->began_ns = zb_now_ns();
+        st = is_timed && i == w->fail_node
+                 ? zb_fail(ZB_EDEVICE, "a failure was asked for")
+                 : run_node[nd->type](w, nd->chunk, nd->mb);
+        if (st != ZB_OK) {
+            return fail_in_node(w, nd, st);
+        }
+        if (is_timed) {
+            w->start_ns[i] = w->began_ns;
+            w->end_ns[i] = zb_now_ns();
+        }
+        atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
+    }
+    return ZB_OK;
+}
+
+enum zb_status zb_run_forward_backward(struct zb_worker *w)
+{
+    return zb_worker_run_nodes(w, w->nodes);
+}
+
+int zb_worker_stage(const struct zb_worker *w)
+{
+    return w->stage;
+}
+
+const struct zb_stage_nodes *zb_worker_nodes(const struct zb_worker *w)
+{
+    return w->nodes;
+}
+
+int zb_get_model_chunk_id(const struct zb_worker *w, int i, int is_forward)
+{
+    int n_stages = w->s->plan->n_stages, n_chunk = w->s->plan->n_chunk;
+    int chunk = i % (n_stages * n_chunk) / n_stages;
+
+    return is_forward ? chunk : n_chunk - 1 - chunk;
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The pieces of a run and who may touch them. A session owns everything; each
+ * worker thread alone touches its struct zb_worker, apart from the fields marked
+ * otherwise. Shared between threads, the full list: the read-only plan and model,
+ * the channels, the group, the abort flag, the command word, and the shared
+ * gradients of parameters that several stages hold.
+ */
+#ifndef ZB_RUN_INT_H
+#define ZB_RUN_INT_H
+
+#include "zb/comm.h"
+#include "zb/graph.h"
+#include "zb/run.h"
+#include "zb/thread.h"
+
+#define ZB_ALIGN 64
+
+/* ---- device memory of a stage, decided before anything is allocated -------- */
+
+/* One block that lives from node `first` to node `last` of a stream. */
+struct zb_block {
+    size_t first, last;
+    size_t bytes;
+    size_t offset;
+};
+
+/* Give every block an offset so that no two that live at once overlap: first fit
+ * in the order of their first node. Returns the bytes needed. */
+enum zb_status zb_arena_pack(struct zb_block *blocks, size_t n,
+                             size_t *bytes_out) ZB_CHECKED;
+
+/* What the rows of the memory table are. */
+enum zb_region {
+    ZB_REGION_PARAM,
+    ZB_REGION_GRAD,
+    ZB_REGION_OPTIM,
+    ZB_REGION_CONST,
+    ZB_REGION_ACT,     /* FB, FW and BW blocks of microbatches in flight */
+    ZB_REGION_SCRATCH, /* within one pass */
+    ZB_REGION_MSG,     /* channel buffers given by this stage */
+    ZB_REGION_BATCH,   /* fields of the microbatches */
+    ZB_REGION_MISC,    /* loss sums, squared norms */
+    ZB_N_REGIONS
+};
+const char *zb_region_str(enum zb_region r);
+
+#define ZB_NO_OFFSET ((size_t)-1)
+
+/* Offsets from the start of the stage's one allocation. Blocks are indexed
+ * [chunk * n_micro + mb]. */
+struct zb_layout {
+    size_t total;
+    size_t region_offset[ZB_N_REGIONS];
+    size_t region_bytes[ZB_N_REGIONS];
+    size_t *param;    /* [n_params of the graph] or ZB_NO_OFFSET */
+    size_t *grad;     /* [n_uses] */
+    size_t *m, *v;    /* [n_params] */
+    size_t *konst;    /* [n_consts] */
+    size_t *fb, *fw, *bw;
+    size_t scratch;
+    size_t *field;    /* [n_slots * n_data], slot of a microbatch's batch data */
+    size_t *sample;   /* [n_slots] */
+    int n_slots;
+    size_t loss;      /* doubles [n_micro or more] */
+    size_t sumsq;     /* doubles [n_params] */
+    size_t *msg;      /* [2 * n_boundaries]: this stage's part of a pool */
+    int *msg_first, *msg_n; /* which buffers of the pool are its */
+    int *msg_pool;    /* size of the whole pool (the same on both sides) */
+};
+
+/* ---- the plan: everything decided before the workers start ------------------ */
+
+/* Boundary b lies between virtual stages b and b + 1. Channel 2b goes forward,
+ * 2b + 1 backward. */
+struct zb_run_plan {
+    const struct zb_model *model;
+    const struct zb_graph *g;
+    struct zb_session_opts o; /* strings and arrays copied or NULL */
+    char *planner;
+    struct zb_bind max;
+    int n_stages, n_chunk, n_virtual, n_params, n_uses, n_data, n_consts;
+    int *first_layer; /* [n_virtual + 1] */
+    struct zb_chunk **chunk; /* [n_virtual], model order */
+    struct zb_chunk_info *info;
+    struct zb_plan_input in;
+    struct zb_schedule *sched;
+    struct zb_schedule *eval; /* forward only, as many microbatches */
+    struct zb_layout *layout; /* [n_stages] */
+    char **chan_name;         /* [2 * (n_virtual - 1)] */
+    int *use_param;           /* [n_uses] parameter of a use */
+    int *owner;               /* [n_params] stage of the first use, or -1 */
+    int *is_shared;           /* [n_params] held by several stages */
+    int *name_order;          /* [n_params] parameter numbers sorted by name */
+    int has_shared;
+};
+
+enum zb_status zb_run_plan_new(const struct zb_model *model,
+                               const struct zb_session_opts *o,
+                               struct zb_run_plan **p_out) ZB_CHECKED;
+void zb_run_plan_free(struct zb_run_plan *p);
+/* ZB_EINFEASIBLE when a stage needs more than opts.device_mem. */
+enum zb_status zb_run_plan_check_memory(const struct zb_run_plan *p) ZB_CHECKED;
+void zb_run_plan_print(const struct zb_run_plan *p, FILE *f);
+
+enum zb_status zb_layout_init(struct zb_layout *l, const struct zb_run_plan *p,
+                              int stage) ZB_CHECKED;
+void zb_layout_release(struct zb_layout *l);
+
+/* Most messages of a channel that its sender (from computing to sending) and its
+ * receiver (from receiving to the last reader) hold at once, in the order of
+ * `sched`, which is p->sched or a forward-only schedule. */
+int zb_count_held_by_sender(const struct zb_run_plan *p,
+                            const struct zb_schedule *sched, int channel);
+int zb_count_held_by_receiver(const struct zb_run_plan *p,
+                              const struct zb_schedule *sched, int channel);
+/* Bytes of one message of a channel. */
+size_t zb_channel_bytes(const struct zb_run_plan *p, int channel);
+int zb_stage_of(const struct zb_run_plan *p, int virt);
+int zb_chunk_of(const struct zb_run_plan *p, int virt);
+int zb_virt_of(const struct zb_run_plan *p, int stage, int chunk);
+
+/* ---- a batch cut into microbatches ------------------------------------------- */
+
+struct zb_micro {
+    int64_t first_row;
+    struct zb_bind bind;
+    double loss_scale; /* gradient of each loss element */
+    int64_t n_counted; /* loss elements that count */
+};
+
+/* Rows of microbatch i of n when `n_rows` are cut evenly. */
+int64_t zb_micro_rows(int64_t n_rows, int n, int i, int64_t *first_out);
+
+/* Fill mb[0..n_micro). ZB_ECONFIG when the batch does not fit the session. */
+enum zb_status zb_cut_batch(const struct zb_run_plan *p,
+                            const struct zb_step_input *in, int n_micro,
+                            struct zb_micro *mb) ZB_CHECKED;
+
+/* ---- a worker ------------------------------------------------------------------ */
+
+/* State of one microbatch in one local chunk. */
+struct zb_inflight {
+    struct zb_msg *in, *out, *din, *dout;
+    struct zb_bind bind;
+};
+
+struct zb_worker {
+    struct zb_session *s;
+    int stage;
+    struct zb_thread thread;
+    const struct zb_backend_ops *ops;
+    struct zb_device *dev;
+    struct zb_stream *stream;
+    /* Read by the streams of stages that share parameters. */
+    struct zb_event *grads_done, *sums_done, *opt_done;
+    char *arena;
+    size_t arena_bytes;
+
+    void **konst;   /* [n_consts] */
+    zb_real **value; /* [n_params] NULL where not here */
+    zb_real **grad;  /* [n_uses] */
+    zb_real **m, **v;
+    int *mine; /* [n_mine] parameters held here, ascending */
+    int n_mine;
+
+    const struct zb_stage_nodes *nodes;
+    /* Sized by the host between commands. */
+    struct zb_inflight *fly; /* [n_chunk * n_fly] */
+    double *loss_host;       /* [n_fly] loss sums, copied back in a step */
+    int n_fly;
+
+    /* The step under way. */
+    const struct zb_step_input *in;
+    const struct zb_micro *mb;
+    int n_micro;
+    int is_training;
+    int flags;
+    zb_real *const *output;
+    int *is_loaded;     /* [n_slots] whether the slot holds its microbatch */
+    void **data;        /* [n_data] addresses of the current microbatch */
+    double *sumsq_host; /* [n_params] */
+    int64_t t;          /* optimizer steps done */
+
+    /* Times of the nodes of the training schedule; of the host thread, which is
+     * the device's own time where a backend works at once. */
+    int64_t *start_ns, *end_ns; /* [nodes] */
+    int64_t began_ns;           /* when the inputs of the node were there */
+    char **node_name;           /* [nodes] for reports */
+    size_t fail_node;           /* for tests; ZB_NO_OFFSET: none */
+
+    /* Read by the watchdog. */
+    _Atomic size_t progress; /* counts nodes and waits */
+    _Atomic(const struct zb_node *) node;
+    _Atomic(const char *) waiting_for; /* channel, or NULL */
+};
+
+typedef enum zb_status (*zb_command_fn)(struct zb_worker *w, void *arg);
+
+struct zb_session {
+    struct zb_run_plan *plan;
+    struct zb_backend *be;
+    struct zb_abort ab;
+    struct zb_channel **chan; /* [2 * (n_virtual - 1)] */
+    struct zb_group *group;
+    struct zb_worker *worker; /* [n_stages] */
+    int n_running;            /* threads started and not joined */
+    struct zb_barrier leave;  /* workers only, on the way out */
+
+    /* The command word: written by the host before bumping `go`. */
+    zb_command_fn command; /* NULL: leave */
+    void *arg;
+    struct zb_signal go;
+    struct zb_signal done;
+    _Atomic uint32_t n_done;
+
+    struct zb_micro *mb; /* [n_mb] microbatches of the step under way */
+    int n_mb;
+    struct zb_schedule *eval; /* forward only, when not of plan->o.n_micro */
+    int64_t step;             /* training steps begun: keys dropout */
+    double last_flops;
+};
+
+/* worker.c: the thread's function; `arg` is the worker. */
+void zb_worker_main(void *arg);
+
+/* watch.c: called by the waiting host between turns. */
+#define ZB_WATCH_TURN_NS 200000000
+struct zb_watch {
+    uint64_t progress;
+    int64_t moved_ns;
+};
+void zb_watch_init(struct zb_watch *watch, const struct zb_session *s);
+void zb_watch_look(struct zb_watch *watch, struct zb_session *s);
+
+/* node.c */
+enum zb_status zb_worker_run_nodes(struct zb_worker *w,
+                                   const struct zb_stage_nodes *nodes) ZB_CHECKED;
+
+/* update.c: gradients and parameters on the worker. */
+enum zb_status zb_worker_zero_grad(struct zb_worker *w) ZB_CHECKED;
+enum zb_status zb_worker_reduce_grads(struct zb_worker *w) ZB_CHECKED;
+enum zb_status zb_worker_update(struct zb_worker *w, double lr,
+                                double *norm_out) ZB_CHECKED;
+enum zb_status zb_worker_fill_params(struct zb_worker *w) ZB_CHECKED;
+
+/* Elements of a parameter. */
+int64_t zb_param_elems(const struct zb_run_plan *p, int param);
+size_t zb_round_up(size_t bytes);
+
+#endif

@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The host's side of a run: start and stop the workers, give them commands. */
+#include "config.h"
+#include "run/run_int.h"
+
+#include <string.h>
+
+#include "zb/mem.h"
+
+void zb_session_opts_init(struct zb_session_opts *o)
+{
+    *o = (struct zb_session_opts){
+        .backend = "auto",
+        .n_stages = 1,
+        .n_micro = 1,
+        .max_rows = 1,
+        .max_seq = 1,
+        .planner = "zbv",
+        .has_metadata_cache = 1,
+        .overlap_p2p = 1,
+        .threads_per_device = 1,
+        .optim = {.kind = ZB_OPTIM_ADAMW,
+                  .beta1 = 0.9,
+                  .beta2 = 0.95,
+                  .eps = 1e-8,
+                  .weight_decay = 0.01,
+                  .max_norm = 1},
+        .watchdog_s = 300,
+    };
+}
+
+/* ---- commands ------------------------------------------------------------------- */
+
+static void join_all(struct zb_session *s)
+{
+    for (int i = 0; i < s->n_running; i++) {
+        zb_thread_join(&s->worker[i].thread);
+    }
+    s->n_running = 0;
+}
+
+/* The run's first error becomes this thread's; the workers are gone after. */
+static enum zb_status end_with_error(struct zb_session *s)
+{
+    join_all(s);
+    return zb_fail(s->ab.st, "%s", s->ab.text);
+}
+
+/* Wait until all workers reported, watching that something moves. */
+static enum zb_status wait_done(struct zb_session *s)
+{
+    struct zb_watch watch;
+    uint32_t n = (uint32_t)s->plan->n_stages;
+
+    zb_watch_init(&watch, s);
+    for (;;) {
+        uint32_t seen = zb_signal_seq(&s->done);
+        enum zb_status st;
+
+        if (zb_abort_is_raised(&s->ab)) {
+            return end_with_error(s);
+        }
+        if (atomic_load(&s->n_done) == n) {
+            return ZB_OK;
+        }
+        st = zb_signal_wait_for(&s->done, seen, &s->ab, ZB_WATCH_TURN_NS);
+        if (st == ZB_ETIMEOUT) {
+            zb_watch_look(&watch, s);
+        }
+    }
+}
+
+static enum zb_status run_command(struct zb_session *s, zb_command_fn fn,
+                                  void *arg)
+{
+    if (s->n_running == 0 || zb_abort_is_raised(&s->ab)) {
+        return zb_fail(ZB_EABORT, "the session has ended: %s", s->ab.text);
+    }
+    atomic_store(&s->n_done, 0);
+    s->command = fn;
+    s->arg = arg;
+    zb_signal_bump(&s->go);
+    return wait_done(s);
+}
+
+enum zb_status zb_session_each(struct zb_session *s,
+                               enum zb_status (*fn)(struct zb_worker *w,
+                                                    void *arg),
+                               void *arg)
+{
+    return run_command(s, fn, arg);
+}
+
+/* ---- starting and stopping --------------------------------------------------------- */
+
+static enum zb_status make_channels(struct zb_session *s)
+{
+    const struct zb_run_plan *p = s->plan;
+    size_t n = 2 * (size_t)(p->n_virtual - 1);
+
+    s->chan = zb_alloc_array(n, sizeof(*s->chan));
+    if (s->chan == NULL) {
+        return ZB_ENOMEM;
+    }
+    for (size_t ch = 0; ch < n; ch++) {
+        struct zb_channel_opts o = {
+            .ops = s->be->ops,
+            .name = p->chan_name[ch],
+            .bytes = zb_channel_bytes(p, (int)ch),
+            .n_buffers = p->layout[0].msg_pool[ch],
+            .has_meta_cache = p->o.has_metadata_cache,
+        };
+
+        ZB_TRY(zb_channel_new(&o, &s->ab, &s->chan[ch]));
+    }
+    return ZB_OK;
+}
+
+/* Room for the microbatches of a step, on the host and in the workers. */
+static enum zb_status reserve_micro(struct zb_session *s, int n_micro)
+{
+    size_t n_fly = (size_t)s->plan->n_chunk * (size_t)n_micro;
+    struct zb_micro *mb;
+
+    if (n_micro <= s->n_mb) {
+        return ZB_OK;
+    }
+    mb = zb_realloc_array(s->mb, (size_t)s->n_mb, (size_t)n_micro, sizeof(*mb));
+    if (mb == NULL) {
+        return ZB_ENOMEM;
+    }
+    s->mb = mb;
+    for (int i = 0; i < s->plan->n_stages; i++) {
+        struct zb_worker *w = &s->worker[i];
+        struct zb_inflight *fly = zb_alloc_array(n_fly, sizeof(*fly));
+        double *loss = zb_alloc_array((size_t)n_micro, sizeof(*loss));
+
+        if (fly == NULL || loss == NULL) {
+            zb_free(fly);
+            zb_free(loss);
+            return ZB_ENOMEM;
+        }
+        zb_free(w->fly);
+        zb_free(w->loss_host);
+        w->fly = fly;
+        w->loss_host = loss;
+        w->n_fly = n_micro;
+    }
+    s->n_mb = n_micro;
+    return ZB_OK;
+}
+
+static enum zb_status start_workers(struct zb_session *s)
+{
+    const struct zb_run_plan *p = s->plan;
+
+    zb_barrier_init(&s->leave, (uint32_t)p->n_stages);
+    for (int i = 0; i < p->n_stages; i++) {
+        char name[24];
+        enum zb_status st;
+
+        snprintf(name, sizeof(name), "stage %d", i);
+        st = zb_thread_start(&s->worker[i].thread, name, zb_worker_main,
+                             &s->worker[i]);
+        if (st != ZB_OK) {
+            zb_abort_raise(&s->ab, st, zb_error_text());
+            zb_barrier_dismiss(&s->leave, (uint32_t)(p->n_stages - i));
+            return end_with_error(s);
+        }
+        s->n_running++;
+    }
+    return wait_done(s);
+}
+
+static enum zb_status open_session(struct zb_session *s,
+                                   const struct zb_model *model,
+                                   const struct zb_session_opts *o)
+{
+    struct zb_backend_opts bo = {
+        .n_devices = o->n_stages,
+        .threads_per_device = o->threads_per_device,
+        .seed = o->check_seed,
+        .max_delay_us = o->check_delay_us,
+    };
+
+    ZB_TRY(zb_run_plan_new(model, o, &s->plan));
+    ZB_TRY(zb_run_plan_check_memory(s->plan));
+    s->worker = zb_alloc_array((size_t)o->n_stages, sizeof(*s->worker));
+    if (s->worker == NULL) {
+        return ZB_ENOMEM;
+    }
+    ZB_TRY(zb_backend_open(o->backend, &bo, &s->be));
+    for (int i = 0; i < o->n_stages; i++) {
+        s->worker[i].s = s;
+        s->worker[i].stage = i;
+        s->worker[i].ops = s->be->ops;
+        s->worker[i].fail_node = ZB_NO_OFFSET;
+    }
+    ZB_TRY(make_channels(s));
+    ZB_TRY(zb_group_new(o->n_stages, (size_t)s->plan->n_params, &s->ab,
+                        &s->group));
+    ZB_TRY(reserve_micro(s, o->n_micro));
+    return start_workers(s);
+}
+
+enum zb_status zb_session_new(const struct zb_model *model,
+                              const struct zb_session_opts *o,
+                              struct zb_session **s_out)
+{
+    struct zb_session *s = zb_alloc(sizeof(*s));
+    enum zb_status st;
+
+    if (s == NULL) {
+        return ZB_ENOMEM;
+    }
+    zb_abort_init(&s->ab);
+    zb_signal_init(&s->go);
+    zb_signal_init(&s->done);
+    st = open_session(s, model, o);
+    if (st != ZB_OK) {
+        zb_session_free(s);
+        return st;
+    }
+    *s_out = s;
+    return ZB_OK;
+}
+
+void zb_session_free(struct zb_session *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    if (s->n_running > 0) {
+        s->command = NULL;
+        zb_signal_bump(&s->go);
+        join_all(s);
+    }
+    for (int i = 0; s->worker != NULL && i < s->plan->n_stages; i++) {
+        zb_free(s->worker[i].loss_host);
+        zb_free(s->worker[i].fly);
+    }
+    zb_group_free(s->group);
+    for (int c = 0; s->chan != NULL && c < 2 * (s->plan->n_virtual - 1); c++) {
+        zb_channel_free(s->chan[c]);
+    }
+    if (s->be != NULL) {
+        zb_backend_close(s->be);
+    }
+    zb_schedule_free(s->eval);
+    zb_free(s->mb);
+    zb_free(s->chan);
+    zb_free(s->worker);
+    zb_run_plan_free(s->plan);
+    zb_abort_release(&s->ab);
+    zb_free(s);
+}
+
+enum zb_status zb_session_dry_run(const struct zb_model *model,
+                                  const struct zb_session_opts *o, FILE *f)
+{
+    struct zb_run_plan *p;
+
+    ZB_TRY(zb_run_plan_new(model, o, &p));
+    zb_run_plan_print(p, f);
+    zb_run_plan_free(p);
+    return ZB_OK;
+}
+
+/* ---- steps ------------------------------------------------------------------------------ */
+
+/* What a step's command needs; `lr` and `norm` only where it updates. */
+struct step_arg {
+    const struct zb_step_input *in;
+    const struct zb_schedule *sched;
+    int n_micro;
+    int is_training;
+    int flags;
+    zb_real *const *output;
+    double lr;
+    double norm; /* written by stage 0 */
+};
+
+static enum zb_status do_nodes(struct zb_worker *w, void *arg)
+{
+    struct step_arg *a = arg;
+
+    w->flags = a->flags;
+    w->output = a->output;
+    ZB_TRY(zb_load_batch(w, a->in, a->n_micro, a->is_training));
+    ZB_TRY(zb_worker_run_nodes(w, &a->sched->stages[w->stage]));
+    return w->ops->stream_sync(w->stream);
+}
+
+static enum zb_status do_zero_grad(struct zb_worker *w, void *arg)
+{
+    (void)arg;
+    ZB_TRY(zb_worker_zero_grad(w));
+    return w->ops->stream_sync(w->stream);
+}
+
+static enum zb_status do_update(struct zb_worker *w, void *arg)
+{
+    struct step_arg *a = arg;
+    double norm;
+
+    ZB_TRY(zb_worker_reduce_grads(w));
+    ZB_TRY(zb_worker_update(w, a->lr, &norm));
+    if (w->stage == 0) {
+        a->norm = norm;
+    }
+    return w->ops->stream_sync(w->stream);
+}
+
+static enum zb_status do_train_step(struct zb_worker *w, void *arg)
+{
+    ZB_TRY(zb_worker_zero_grad(w));
+    ZB_TRY(do_nodes(w, arg));
+    return do_update(w, arg);
+}
+
+/* The loss from the sums of the stage that has it, in microbatch order. */
+static enum zb_status add_up_loss(struct zb_session *s, int n_micro,
+                                  struct zb_step_result *res)
+{
+    const struct zb_run_plan *p = s->plan;
+    struct zb_worker *w = &s->worker[zb_stage_of(p, p->n_virtual - 1)];
+    double mean_sum = 0;
+
+    res->loss_sum = 0;
+    res->n_counted = 0;
+    for (int i = 0; i < n_micro; i++) {
+        res->loss_sum += w->loss_host[i];
+        res->n_counted += s->mb[i].n_counted;
+        if (s->mb[i].n_counted > 0) {
+            mean_sum += w->loss_host[i] / (double)s->mb[i].n_counted;
+        }
+    }
+    res->loss = p->o.loss_average == ZB_LOSS_PER_MICROBATCH
+                    ? mean_sum / n_micro
+                : res->n_counted > 0 ? res->loss_sum / (double)res->n_counted
+                                     : 0;
+    return ZB_OK;
+}
+
+static enum zb_status run_step(struct zb_session *s, struct step_arg *a,
+                               zb_command_fn fn, struct zb_step_result *res)
+{
+    ZB_TRY(reserve_micro(s, a->n_micro));
+    ZB_TRY(zb_cut_batch(s->plan, a->in, a->n_micro, s->mb));
+    if ((a->flags & ZB_RETURN_OUTPUTS) && res->output == NULL) {
+        return zb_fail(ZB_EINVAL, "outputs asked for without room for them");
+    }
+    a->output = res->output;
+    if (a->is_training) {
+        s->step++;
+    }
+    ZB_TRY(run_command(s, fn, a));
+    return add_up_loss(s, a->n_micro, res);
+}
+
+static double step_flops(const struct zb_session *s, int n_micro)
+{
+    const struct zb_run_plan *p = s->plan;
+    double sum = 0;
+
+    for (int i = 0; i < n_micro; i++) {
+        struct zb_flops f = zb_graph_flops(
+            p->g, 0, zb_graph_n_layers(p->g), &s->mb[i].bind);
+
+        sum += f.f + f.b + f.w;
+    }
+    return sum;
+}
+
+enum zb_status zb_forward_backward_step(struct zb_session *s,
+                                        const struct zb_step_input *in,
+                                        int flags, struct zb_step_result *res)
+{
+    struct step_arg a = {.in = in,
+                         .sched = s->plan->sched,
+                         .n_micro = s->plan->o.n_micro,
+                         .is_training = 1,
+                         .flags = flags};
+
+    return run_step(s, &a, do_nodes, res);
+}
+
+enum zb_status zb_train_step(struct zb_session *s,
+                             const struct zb_step_input *in, double lr,
+                             struct zb_step_result *res)
+{
+    struct step_arg a = {.in = in,
+                         .sched = s->plan->sched,
+                         .n_micro = s->plan->o.n_micro,
+                         .is_training = 1,
+                         .lr = lr};
+
+    ZB_TRY(run_step(s, &a, do_train_step, res));
+    res->grad_norm = a.norm;
+    s->last_flops = step_flops(s, a.n_micro);
+    return ZB_OK;
+}
+
+enum zb_status zb_optimizer_step(struct zb_session *s, double lr,
+                                 struct zb_step_result *res)
+{
+    struct step_arg a = {.lr = lr};
+
+    ZB_TRY(run_command(s, do_update, &a));
+    if (res != NULL) {
+        res->grad_norm = a.norm;
+    }
+    return ZB_OK;
+}
+
+enum zb_status zb_zero_grad(struct zb_session *s)
+{
+    return run_command(s, do_zero_grad, NULL);
+}
+
+/* A forward-only schedule for n_micro; kept until another number is asked for.
+ * The pools were sized for such an order. */
+static enum zb_status eval_schedule(struct zb_session *s, int n_micro,
+                                    const struct zb_schedule **sched_out)
+{
+    struct zb_plan_input in = s->plan->in;
+    struct zb_schedule *made;
+
+    if (n_micro == s->plan->o.n_micro) {
+        *sched_out = s->plan->eval;
+        return ZB_OK;
+    }
+    if (s->eval == NULL || s->eval->n_micro != n_micro) {
+        in.n_micro = n_micro;
+        ZB_TRY(zb_plan_forward_only(&in, &made));
+        zb_schedule_free(s->eval);
+        s->eval = made;
+    }
+    *sched_out = s->eval;
+    return ZB_OK;
+}
+
+enum zb_status zb_run_forward_only(struct zb_session *s,
+                                   const struct zb_step_input *in, int n_micro,
+                                   int flags, struct zb_step_result *res)
+{
+    struct step_arg a = {
+        .in = in,
+        .n_micro = n_micro > 0 ? n_micro : s->plan->o.n_micro,
+        .flags = flags,
+    };
+
+    ZB_TRY(eval_schedule(s, a.n_micro, &a.sched));
+    return run_step(s, &a, do_nodes, res);
+}
+
+enum zb_status zb_execute_pipeline(struct zb_session *s,
+                                   const struct zb_step_input *in,
+                                   int is_training, int flags,
+                                   struct zb_step_result *res)
+{
+    return is_training ? zb_forward_backward_step(s, in, flags, res)
+                       : zb_run_forward_only(s, in, 0, flags, res);
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A worker's life: set up its device, obey commands, leave in step with the
+ * others. */
+#include "config.h"
+#include "run/run_int.h"
+
+#include <string.h>
+
+#include "zb/mem.h"
+
+/* ---- set-up ------------------------------------------------------------------- */
+
+static enum zb_status list_mine(struct zb_worker *w)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    const struct zb_layout *l = &p->layout[w->stage];
+
+    w->mine = zb_alloc_array((size_t)p->n_params, sizeof(int));
+    if (w->mine == NULL) {
+        return ZB_ENOMEM;
+    }
+    for (int i = 0; i < p->n_params; i++) {
+        if (l->param[i] != ZB_NO_OFFSET) {
+            w->mine[w->n_mine++] = i;
+        }
+    }
+    return ZB_OK;
+}
+
+/* Turn offsets into addresses: NULL where the stage has none. */
+static enum zb_status addresses(struct zb_worker *w, const size_t *offset,
+                                int n, void *array_out)
+{
+    char **a = zb_alloc_array((size_t)n, sizeof(*a));
+
+    if (a == NULL) {
+        return ZB_ENOMEM;
+    }
+    for (int i = 0; i < n; i++) {
+        a[i] = offset[i] == ZB_NO_OFFSET ? NULL : w->arena + offset[i];
+    }
+    memcpy(array_out, &a, sizeof(a));
+    return ZB_OK;
+}
+
+static enum zb_status place_tensors(struct zb_worker *w)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    const struct zb_layout *l = &p->layout[w->stage];
+
+    ZB_TRY(addresses(w, l->konst, p->n_consts, &w->konst));
+    ZB_TRY(addresses(w, l->param, p->n_params, &w->value));
+    ZB_TRY(addresses(w, l->m, p->n_params, &w->m));
+    ZB_TRY(addresses(w, l->v, p->n_params, &w->v));
+    return addresses(w, l->grad, p->n_uses, &w->grad);
+}
+
+static enum zb_status alloc_state(struct zb_worker *w)
+{
+    const struct zb_run_plan *p = w->s->plan;
+
+    w->data = zb_alloc_array((size_t)p->n_data, sizeof(*w->data));
+    w->is_loaded = zb_alloc_array((size_t)p->layout[w->stage].n_slots,
+                                  sizeof(int));
+    w->sumsq_host = zb_alloc_array((size_t)p->n_params, sizeof(double));
+    w->start_ns = zb_alloc_array(w->nodes->n, sizeof(int64_t));
+    w->end_ns = zb_alloc_array(w->nodes->n, sizeof(int64_t));
+    w->node_name = zb_alloc_array(w->nodes->n, sizeof(char *));
+    if (w->data == NULL || w->is_loaded == NULL || w->sumsq_host == NULL ||
+        w->start_ns == NULL || w->end_ns == NULL || w->node_name == NULL) {
+        return ZB_ENOMEM;
+    }
+    for (size_t i = 0; i < w->nodes->n; i++) {
+        const struct zb_node *nd = &w->nodes->node[i];
+
+        w->node_name[i] =
+            zb_format("stage %d %s chunk %d microbatch %d", w->stage,
+                      zb_node_type_str(nd->type), nd->chunk, nd->mb);
+        if (w->node_name[i] == NULL) {
+            return ZB_ENOMEM;
+        }
+    }
+    return ZB_OK;
+}
+
+static int sender_stage(const struct zb_run_plan *p, int ch)
+{
+    return zb_stage_of(p, ch % 2 == 0 ? ch / 2 : ch / 2 + 1);
+}
+
+static int receiver_stage(const struct zb_run_plan *p, int ch)
+{
+    return zb_stage_of(p, ch % 2 == 0 ? ch / 2 + 1 : ch / 2);
+}
+
+static enum zb_status join_channels(struct zb_worker *w)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    const struct zb_layout *l = &p->layout[w->stage];
+
+    for (int ch = 0; ch < 2 * (p->n_virtual - 1); ch++) {
+        if (sender_stage(p, ch) == w->stage) {
+            ZB_TRY(zb_channel_join_sender(w->s->chan[ch], w->dev));
+        }
+        if (receiver_stage(p, ch) == w->stage) {
+            ZB_TRY(zb_channel_join_receiver(w->s->chan[ch], w->dev));
+        }
+        if (l->msg_n[ch] > 0) {
+            zb_channel_give_memory(w->s->chan[ch], l->msg_first[ch],
+                                   l->msg_n[ch], w->arena + l->msg[ch],
+                                   zb_channel_bytes(p, ch));
+        }
+    }
+    return ZB_OK;
+}
+
+static enum zb_status setup(struct zb_worker *w)
+{
+    const struct zb_layout *l = &w->s->plan->layout[w->stage];
+
+    w->nodes = &w->s->plan->sched->stages[w->stage];
+    ZB_TRY(w->ops->device_open(w->s->be, w->stage, &w->dev));
+    ZB_TRY(w->ops->stream_new(w->dev, "compute", &w->stream));
+    ZB_TRY(w->ops->event_new(w->dev, &w->grads_done));
+    ZB_TRY(w->ops->event_new(w->dev, &w->sums_done));
+    ZB_TRY(w->ops->event_new(w->dev, &w->opt_done));
+    ZB_TRY(w->ops->mem_alloc(w->dev, l->total, "arena", (void **)&w->arena));
+    w->arena_bytes = l->total;
+    ZB_TRY(list_mine(w));
+    ZB_TRY(place_tensors(w));
+    ZB_TRY(alloc_state(w));
+    ZB_TRY(join_channels(w));
+    /* Others may wait for this worker's events from here on. */
+    ZB_TRY(zb_group_meet(w->s->group));
+    return zb_worker_fill_params(w);
+}
+
+/* ---- leaving -------------------------------------------------------------------- */
+
+static void leave_channels(struct zb_worker *w)
+{
+    const struct zb_run_plan *p = w->s->plan;
+
+    for (int ch = 0; ch < 2 * (p->n_virtual - 1); ch++) {
+        if (sender_stage(p, ch) == w->stage) {
+            zb_channel_leave_sender(w->s->chan[ch]);
+        }
+        if (receiver_stage(p, ch) == w->stage) {
+            zb_channel_leave_receiver(w->s->chan[ch]);
+        }
+    }
+}
+
+/* Nobody frees what another's stream may still touch: first all streams end,
+ * then memory and events go, then devices close. Every worker comes here, after
+ * success or failure, so these meetings need no way out. */
+static void meet_to_leave(struct zb_worker *w)
+{
+    enum zb_status st = zb_barrier_wait(&w->s->leave, NULL);
+
+    ZB_BUG_IF(st != ZB_OK, "workers failed to leave together");
+}
+
+static void free_host_state(struct zb_worker *w)
+{
+    for (size_t i = 0; w->node_name != NULL && i < w->nodes->n; i++) {
+        zb_free(w->node_name[i]);
+    }
+    zb_free(w->node_name);
+    zb_free(w->end_ns);
+    zb_free(w->start_ns);
+    zb_free(w->sumsq_host);
+    zb_free(w->is_loaded);
+    zb_free(w->data);
+    zb_free(w->grad);
+    zb_free(w->v);
+    zb_free(w->m);
+    zb_free(w->value);
+    zb_free(w->konst);
+    zb_free(w->mine);
+}
+
+static void leave(struct zb_worker *w)
+{
+    struct zb_event *events[] = {w->opt_done, w->sums_done, w->grads_done};
+
+    if (w->stream != NULL) {
+        w->ops->stream_free(w->stream);
+    }
+    meet_to_leave(w);
+    leave_channels(w);
+    for (size_t i = 0; i < ZB_COUNT_OF(events); i++) {
+        if (events[i] != NULL) {
+            w->ops->event_free(events[i]);
+        }
+    }
+    if (w->arena != NULL) {
+        w->ops->mem_free(w->dev, w->arena);
+    }
+    free_host_state(w);
+    meet_to_leave(w);
+    if (w->dev != NULL) {
+        w->ops->device_close(w->dev);
+    }
+}
+
+/* ---- obeying --------------------------------------------------------------------- */
+
+static void report(struct zb_worker *w, enum zb_status st)
+{
+    if (st != ZB_OK && st != ZB_EABORT) {
+        zb_abort_raise(&w->s->ab, st, zb_error_text());
+    }
+    atomic_fetch_add(&w->s->n_done, 1);
+    zb_signal_bump(&w->s->done);
+}
+
+void zb_worker_main(void *arg)
+{
+    struct zb_worker *w = arg;
+    struct zb_session *s = w->s;
+    uint32_t seen = 0;
+    enum zb_status st = setup(w);
+
+    if (st != ZB_OK && st != ZB_EABORT) {
+        zb_fail_in(st, "device %d, stage %d, set-up", w->stage, w->stage);
+    }
+    report(w, st);
+    while (st == ZB_OK) {
+        st = zb_signal_wait(&s->go, seen, &s->ab);
+        if (st != ZB_OK || s->command == NULL) {
+            break;
+        }
+        seen++;
+        st = s->command(w, s->arg);
+        report(w, st);
+    }
+    leave(w);
+}
