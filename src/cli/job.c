@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+#include "cli/job.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "zb/log.h"
+#include "zb/mem.h"
+
+#define CONFIG_JSON_MAX (1 << 20)
+
+/* ---- model ---------------------------------------------------------------------- */
+
+static enum zb_status read_text(const char *path, char **text_out)
+{
+    FILE *f = fopen(path, "r");
+    char *text;
+    size_t n;
+
+    if (f == NULL) {
+        return zb_fail(ZB_ECONFIG, "%s: %s", path, strerror(errno));
+    }
+    text = zb_alloc(CONFIG_JSON_MAX + 1);
+    if (text == NULL) {
+        fclose(f);
+        return ZB_ENOMEM;
+    }
+    n = fread(text, 1, CONFIG_JSON_MAX + 1, f);
+    fclose(f);
+    if (n > CONFIG_JSON_MAX) {
+        zb_free(text);
+        return zb_fail(ZB_ECONFIG, "%s: more than 1 MiB is no config.json",
+                       path);
+    }
+    text[n] = '\0';
+    *text_out = text;
+    return ZB_OK;
+}
+
+static enum zb_status model_from_path(struct zbrun_job *job,
+                                      const struct zb_model_opts *mo)
+{
+    char *path = zb_format("%s/config.json", job->conf->model.path);
+    char *text = NULL;
+    enum zb_status st = path == NULL ? ZB_ENOMEM : read_text(path, &text);
+
+    if (st == ZB_OK) {
+        st = zb_model_from_json(text, path, mo, &job->model);
+    }
+    zb_free(text);
+    zb_free(path);
+    return st;
+}
+
+static enum zb_status model_from_keys(struct zbrun_job *job,
+                                      const struct zb_model_opts *mo)
+{
+    const struct zb_conf_model *cm = &job->conf->model;
+    struct zb_model_key *key = zb_alloc_array(cm->n_kv + 1, sizeof(*key));
+    enum zb_status st;
+
+    if (key == NULL) {
+        return ZB_ENOMEM;
+    }
+    key[0] = (struct zb_model_key){"model_type", cm->model_type, 0};
+    for (size_t i = 0; i < cm->n_kv; i++) {
+        key[i + 1] = (struct zb_model_key){cm->kv[i].key, cm->kv[i].value,
+                                           cm->kv[i].line};
+    }
+    st = zb_model_from_keys(key, cm->n_kv + 1, job->conf->file, mo,
+                            &job->model);
+    zb_free(key);
+    return st;
+}
+
+static enum zb_status make_model(struct zbrun_job *job)
+{
+    struct zb_model_opts mo = {.max_seq = job->conf->data.seq_len,
+                               .init_std = job->conf->model.init_std};
+
+    if (job->conf->model.path != NULL) {
+        ZB_TRY(model_from_path(job, &mo));
+    } else if (job->conf->model.model_type != NULL) {
+        ZB_TRY(model_from_keys(job, &mo));
+    } else {
+        return zb_fail(ZB_ECONFIG,
+                       "%s: [model] needs model_type, or path to a Hugging "
+                       "Face directory",
+                       job->conf->file);
+    }
+    if (job->conf->model.init == ZB_CONF_INIT_PRETRAINED) {
+        job->pretrained =
+            zb_format("%s/model.safetensors", job->conf->model.path);
+        return job->pretrained == NULL ? ZB_ENOMEM : ZB_OK;
+    }
+    return ZB_OK;
+}
+
+/* ---- data ------------------------------------------------------------------------- */
+
+static enum zb_status open_data(const struct zbrun_job *job, const char *name,
+                                const struct zb_conf_strings *files,
+                                struct zb_dataset **ds_out)
+{
+    const struct zb_conf_data *cd = &job->conf->data;
+    struct zb_dataset_opts o = {
+        .name = name,
+        .format = cd->format == ZB_CONF_FORMAT_TEXT ? ZB_DATA_TEXT
+                                                    : ZB_DATA_AUTO,
+        .seq_len = cd->seq_len,
+        .seed = job->conf->train.seed,
+        .shuffle = cd->shuffle,
+    };
+    int64_t vocab = zb_model_vocab_size(job->model);
+
+    ZB_TRY(zb_dataset_open((const char *const *)files->item, files->n, &o,
+                           ds_out));
+    if (zb_dataset_vocab_size(*ds_out) > vocab) {
+        return zb_fail(ZB_ECONFIG,
+                       "%s has tokens up to %lld, but the model's vocab_size "
+                       "is %lld",
+                       name, (long long)zb_dataset_vocab_size(*ds_out) - 1,
+                       (long long)vocab);
+    }
+    return ZB_OK;
+}
+
+static enum zb_status open_all_data(struct zbrun_job *job)
+{
+    const struct zb_conf_data *cd = &job->conf->data;
+
+    if (cd->train.n > 0) {
+        ZB_TRY(open_data(job, "data.train", &cd->train, &job->train));
+    } else if (job->opts->action == ZBRUN_TRAIN) {
+        return zb_fail(ZB_ECONFIG, "%s: training needs data.train",
+                       job->conf->file);
+    }
+    if (cd->valid.n > 0) {
+        ZB_TRY(open_data(job, "data.valid", &cd->valid, &job->valid));
+    } else if (job->opts->action == ZBRUN_EVAL) {
+        return zb_fail(ZB_ECONFIG, "%s: evaluation needs data.valid",
+                       job->conf->file);
+    }
+    return ZB_OK;
+}
+
+static const void *field_of(const struct zb_batch *batch, const char *name)
+{
+    if (strcmp(name, "input_ids") == 0) {
+        return batch->input_ids;
+    }
+    return strcmp(name, "labels") == 0 ? batch->labels : NULL;
+}
+
+enum zb_status zbrun_job_fields(const struct zbrun_job *job,
+                                const struct zb_batch *batch,
+                                const void **field)
+{
+    const struct zb_graph *g = zb_model_graph(job->model);
+
+    for (int i = 0; i < zb_graph_n_data(g); i++) {
+        struct zb_data_info info = zb_graph_data(g, i);
+
+        field[i] = field_of(batch, info.name);
+        if (field[i] == NULL) {
+            return zb_fail(ZB_ECONFIG, "text data has no field %s", info.name);
+        }
+    }
+    return ZB_OK;
+}
+
+/* ---- session options ------------------------------------------------------------------ */
+
+static int n_cores(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static int default_threads(int n_devices)
+{
+    return n_cores() > n_devices ? n_cores() / n_devices : 1;
+}
+
+static struct zb_optim optim_of(const struct zb_conf_optimizer *c)
+{
+    return (struct zb_optim){
+        .kind = c->name == ZB_CONF_SGD ? ZB_OPTIM_SGD : ZB_OPTIM_ADAMW,
+        .beta1 = c->beta1,
+        .beta2 = c->beta2,
+        .eps = c->eps,
+        .momentum = c->momentum,
+        .weight_decay = c->weight_decay,
+        .max_norm = c->max_norm,
+    };
+}
+
+static enum zb_status set_planner(struct zbrun_job *job)
+{
+    const struct zb_conf_parallel *cp = &job->conf->parallel;
+
+    job->planner = cp->pp_style == ZB_CONF_PP_FILE
+                       ? zb_format("file:%s", cp->scheduler_nodes)
+                       : zb_strdup(zb_conf_pp_style_str(cp->pp_style));
+    job->session.planner = job->planner;
+    return job->planner == NULL ? ZB_ENOMEM : ZB_OK;
+}
+
+static double at(const struct zb_conf_doubles *list, size_t i)
+{
+    return list->item[list->n == 1 ? 0 : i];
+}
+
+/* Costs that the user gave: one value or one per chunk for each of F, B, W. */
+static enum zb_status set_costs(struct zbrun_job *job)
+{
+    const struct zb_conf_schedule *cs = &job->conf->schedule;
+    const struct zb_conf_doubles *list[3] = {&cs->f_cost, &cs->b_cost,
+                                             &cs->w_cost};
+    size_t n = 1;
+
+    if (cs->c_cost.n > 0) {
+        job->session.c_cost = at(&cs->c_cost, 0);
+    }
+    if (cs->costs != ZB_CONF_COSTS_GIVEN) {
+        return ZB_OK;
+    }
+    for (int i = 0; i < 3; i++) {
+        n = list[i]->n > n ? list[i]->n : n;
+    }
+    job->per_chunk_costs = zb_alloc_array(3 * n, sizeof(double));
+    if (job->per_chunk_costs == NULL) {
+        return ZB_ENOMEM;
+    }
+    for (size_t i = 0; i < 3 * n; i++) {
+        job->per_chunk_costs[i] = at(list[i / n], i % n);
+    }
+    job->session.f_cost = job->per_chunk_costs;
+    job->session.b_cost = job->per_chunk_costs + n;
+    job->session.w_cost = job->per_chunk_costs + 2 * n;
+    job->session.n_costs = (int)n;
+    return ZB_OK;
+}
+
+static enum zb_status set_session(struct zbrun_job *job)
+{
+    const struct zb_conf *c = job->conf;
+    struct zb_session_opts *o = &job->session;
+
+    zb_session_opts_init(o);
+    o->backend = job->opts->backend;
+    o->n_stages = c->parallel.pp_size;
+    o->n_micro = c->parallel.num_microbatches;
+    o->max_rows = job->rows;
+    o->max_seq = c->data.seq_len;
+    o->cut = c->parallel.num_layers_per_stage.n > 0 ? ZB_CUT_LIST
+             : c->parallel.partition == ZB_CONF_PARTITION_UNIFORM
+                 ? ZB_CUT_UNIFORM
+                 : ZB_CUT_AUTO;
+    o->layers_per_chunk = c->parallel.num_layers_per_stage.item;
+    o->max_mem = c->schedule.max_mem.is_set ? c->schedule.max_mem.value : 0;
+    o->is_mem_factor = c->schedule.max_mem.is_multiple;
+    o->device_mem = (size_t)c->schedule.device_mem;
+    o->has_metadata_cache = c->parallel.enable_metadata_cache;
+    o->overlap_p2p = c->parallel.overlap_p2p;
+    o->threads_per_device = c->train.threads_per_device > 0
+                                ? c->train.threads_per_device
+                                : default_threads(job->n_devices);
+    o->seed = c->train.seed;
+    o->optim = optim_of(&c->optimizer);
+    o->loss_average = c->train.loss_average == ZB_CONF_LOSS_MICROBATCH
+                          ? ZB_LOSS_PER_MICROBATCH
+                          : ZB_LOSS_PER_TOKEN;
+    o->watchdog_s = c->train.watchdog_s;
+    o->pretrained = job->pretrained;
+    ZB_TRY(set_planner(job));
+    return set_costs(job);
+}
+
+static void report_unused(const struct zbrun_job *job)
+{
+    const struct zb_graph *g = zb_model_graph(job->model);
+
+    for (int i = 0; i < zb_graph_n_params(g); i++) {
+        struct zb_param_info info = zb_graph_param(g, i);
+
+        if (!info.has_gradient && !info.opts.is_frozen) {
+            zb_log(ZB_LOG_WARN, "%s has no path to the loss: its gradient is 0",
+                   info.name);
+        }
+    }
+}
+
+enum zb_status zbrun_job_init(struct zbrun_job *job,
+                              const struct zbrun_opts *opts)
+{
+    int dp;
+
+    memset(job, 0, sizeof(*job));
+    job->opts = opts;
+    ZB_TRY(zb_conf_load(opts->config, opts->set, opts->n_set, &job->conf));
+    job->n_devices = opts->n_devices > 0 ? opts->n_devices
+                                         : zb_conf_n_model_devices(job->conf);
+    ZB_TRY(zb_conf_layout(job->conf, job->n_devices, &dp));
+    job->rows = (int64_t)dp * job->conf->parallel.num_microbatches *
+                job->conf->parallel.microbatch_size;
+    ZB_TRY(make_model(job));
+    ZB_TRY(open_all_data(job));
+    if (job->conf->parallel.find_unused_parameters) {
+        report_unused(job);
+    }
+    return set_session(job);
+}
+
+void zbrun_job_release(struct zbrun_job *job)
+{
+    zb_free(job->per_chunk_costs);
+    zb_free(job->pretrained);
+    zb_free(job->planner);
+    zb_dataset_close(job->valid);
+    zb_dataset_close(job->train);
+    zb_model_free(job->model);
+    zb_conf_free(job->conf);
+    memset(job, 0, sizeof(*job));
+}

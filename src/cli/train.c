@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The training loop and evaluation. */
+#include "config.h"
+#include "cli/job.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/runlog.h"
+#include "zb/log.h"
+#include "zb/mem.h"
+#include "zb/thread.h"
+#include "zb/trace.h"
+
+/* A trace of every step of a long run would be too big to open. */
+#define TRACE_STEPS 10
+
+/* ---- evaluation ------------------------------------------------------------------- */
+
+static enum zb_status eval_one(const struct zbrun_job *job,
+                               struct zb_session *s,
+                               const struct zb_batch *batch, const void **field,
+                               struct zb_step_result *res)
+{
+    int n_micro = job->session.n_micro;
+    struct zb_step_input in = {.n_rows = batch->n_rows,
+                               .seq_len = batch->seq_len,
+                               .field = field,
+                               .sample = batch->sample_index};
+
+    ZB_TRY(zbrun_job_fields(job, batch, field));
+    if (batch->n_rows < n_micro) {
+        n_micro = (int)batch->n_rows;
+    }
+    return zb_run_forward_only(s, &in, n_micro, ZB_RETURN_LOSS, res);
+}
+
+enum zb_status zbrun_evaluate(const struct zbrun_job *job, struct zb_session *s,
+                              int64_t max_batches, struct zbrun_eval *eval_out)
+{
+    const struct zb_graph *g = zb_model_graph(job->model);
+    int64_t n = zb_dataset_n_eval_batches(job->valid, job->rows);
+    const void **field =
+        zb_alloc_array((size_t)zb_graph_n_data(g), sizeof(*field));
+    struct zb_batch batch = {.n_rows = 0};
+    struct zb_step_result res = {.loss = 0};
+    double sum = 0;
+    int64_t n_targets = 0;
+    enum zb_status st = ZB_ENOMEM;
+
+    if (field == NULL) {
+        return ZB_ENOMEM;
+    }
+    ZB_TRY_GOTO(st, zb_batch_init(&batch, job->rows, job->conf->data.seq_len),
+                out);
+    if (max_batches > 0 && max_batches < n) {
+        n = max_batches;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        ZB_TRY_GOTO(
+            st, zb_dataset_eval_batch(job->valid, i, job->rows, &batch), out);
+        ZB_TRY_GOTO(st, eval_one(job, s, &batch, field, &res), out);
+        sum += res.loss_sum;
+        n_targets += res.n_counted;
+    }
+    eval_out->loss = n_targets > 0 ? sum / (double)n_targets : 0;
+    eval_out->n_targets = n_targets;
+out:
+    zb_batch_release(&batch);
+    zb_free(field);
+    return st;
+}
+
+/* ---- training ------------------------------------------------------------------------ */
+
+struct loop {
+    const struct zbrun_job *job;
+    const struct zb_conf *conf;
+    struct zb_session *s;
+    struct zb_batch batch;
+    const void **field;
+    FILE *log;
+    struct zb_trace *trace;
+    struct zb_lr lr;
+    double peak_flops;
+    int64_t start_ns;
+};
+
+static enum zb_status open_log(struct loop *l)
+{
+    const char *path = l->conf->output.log;
+
+    if (path == NULL) {
+        return ZB_OK;
+    }
+    if (mkdir(l->conf->output.dir, 0777) != 0 && errno != EEXIST) {
+        return zb_fail(ZB_EIO, "%s: cannot create: %s", l->conf->output.dir,
+                       strerror(errno));
+    }
+    l->log = fopen(path, "w");
+    if (l->log == NULL) {
+        return zb_fail(ZB_EIO, "%s: cannot write: %s", path, strerror(errno));
+    }
+    return ZB_OK;
+}
+
+static enum zb_status open_trace(struct loop *l)
+{
+    const char *path = l->job->opts->trace != NULL ? l->job->opts->trace
+                                                   : l->conf->output.trace;
+
+    if (path == NULL) {
+        return ZB_OK;
+    }
+    ZB_TRY(zb_trace_open(path, &l->trace));
+    return zbrun_trace_rows(l->trace, l->s);
+}
+
+static enum zb_status open_loop(struct loop *l)
+{
+    static const enum zb_lr_kind kind[] = {
+        [ZB_CONF_LR_CONSTANT] = ZB_LR_CONSTANT,
+        [ZB_CONF_LR_COSINE] = ZB_LR_COSINE,
+        [ZB_CONF_LR_LINEAR] = ZB_LR_LINEAR,
+        [ZB_CONF_LR_WSD] = ZB_LR_WSD,
+    };
+    const struct zb_graph *g = zb_model_graph(l->job->model);
+
+    l->lr = (struct zb_lr){
+        .kind = kind[l->conf->optimizer.lr_schedule],
+        .peak = l->conf->optimizer.lr,
+        .min = l->conf->optimizer.min_lr,
+        .warmup_steps = l->conf->optimizer.warmup_steps,
+        .steps = l->conf->train.steps,
+    };
+    l->field = zb_alloc_array((size_t)zb_graph_n_data(g), sizeof(*l->field));
+    if (l->field == NULL) {
+        return ZB_ENOMEM;
+    }
+    ZB_TRY(zb_batch_init(&l->batch, l->job->rows, l->conf->data.seq_len));
+    ZB_TRY(open_log(l));
+    ZB_TRY(zb_session_new(l->job->model, &l->job->session, &l->s));
+    ZB_TRY(zb_session_measure_peak(l->s, &l->peak_flops));
+    return open_trace(l);
+}
+
+static enum zb_status close_loop(struct loop *l, enum zb_status st)
+{
+    enum zb_status trace_st;
+
+    zb_session_free(l->s);
+    trace_st = st == ZB_OK || st == ZB_ESTOPPED ? zb_trace_close(l->trace)
+                                                : ZB_OK;
+    if (trace_st != ZB_OK && st == ZB_OK) {
+        st = trace_st;
+    }
+    if (l->log != NULL && fclose(l->log) != 0 && st == ZB_OK) {
+        st = zb_fail(ZB_EIO, "%s: cannot write: %s", l->conf->output.log,
+                     strerror(errno));
+    }
+    zb_batch_release(&l->batch);
+    zb_free(l->field);
+    return st;
+}
+
+/* The first step in its parts, so that its gradients can be written before they
+ * are clipped. The same bits as zb_train_step(). */
+static enum zb_status dump_step(struct loop *l, const struct zb_step_input *in,
+                                double lr, struct zb_step_result *res)
+{
+    const char *dir = l->job->opts->dump_grads;
+    char *path;
+    enum zb_status st;
+
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST) {
+        return zb_fail(ZB_EIO, "%s: cannot create: %s", dir, strerror(errno));
+    }
+    ZB_TRY(zb_zero_grad(l->s));
+    ZB_TRY(zb_forward_backward_step(l->s, in, ZB_RETURN_LOSS, res));
+    path = zb_format("%s/grads.safetensors", dir);
+    st = path == NULL ? ZB_ENOMEM
+                      : zb_session_dump_grads(l->s, path, res->loss);
+    zb_free(path);
+    ZB_TRY(st);
+    return zb_optimizer_step(l->s, lr, res);
+}
+
+static enum zb_status take_step(struct loop *l, int64_t step,
+                                struct zbrun_record *r)
+{
+    struct zb_step_input in = {.n_rows = l->job->rows,
+                               .seq_len = l->conf->data.seq_len,
+                               .field = l->field,
+                               .sample = l->batch.sample_index};
+    struct zb_step_result res = {.loss = 0};
+    int64_t begin = zb_now_ns();
+
+    ZB_TRY(zb_dataset_train_batch(l->job->train, step, l->job->rows, 0,
+                                  l->job->rows, &l->batch));
+    ZB_TRY(zbrun_job_fields(l->job, &l->batch, l->field));
+    r->lr = zb_lr_at(&l->lr, step);
+    if (step == 1 && l->job->opts->dump_grads != NULL) {
+        ZB_TRY(dump_step(l, &in, r->lr, &res));
+    } else {
+        ZB_TRY(zb_train_step(l->s, &in, r->lr, &res));
+    }
+    r->step = step;
+    r->loss = res.loss;
+    r->grad_norm = res.grad_norm;
+    r->tokens = in.n_rows * in.seq_len;
+    r->step_s = (double)(zb_now_ns() - begin) * 1e-9;
+    r->bubble = zb_session_measured_bubble(l->s);
+    r->bubble_planned = zb_session_schedule(l->s)->bubble_rate;
+    r->mfu = zb_session_step_flops(l->s) / r->step_s / l->peak_flops;
+    return ZB_OK;
+}
+
+static int wants_eval(const struct loop *l, int64_t step)
+{
+    int64_t every = l->conf->train.eval_interval;
+
+    return l->job->valid != NULL &&
+           (step == l->conf->train.steps || (every > 0 && step % every == 0));
+}
+
+static enum zb_status add_eval(struct loop *l, struct zbrun_record *r)
+{
+    struct zbrun_eval ev;
+
+    ZB_TRY(zbrun_evaluate(l->job, l->s, l->conf->train.eval_batches, &ev));
+    r->has_eval = 1;
+    r->eval_loss = ev.loss;
+    return ZB_OK;
+}
+
+static void show(struct loop *l, const struct zbrun_record *r)
+{
+    int64_t every = l->conf->train.log_interval;
+    double elapsed = (double)(zb_now_ns() - l->start_ns) * 1e-9;
+    int is_due = every > 0 && (r->step % every == 0 || r->step == 1);
+
+    if (l->job->opts->verbosity >= 0 &&
+        (is_due || r->has_eval || r->step == r->n_steps)) {
+        zbrun_show_step(stdout, r,
+                        elapsed / (double)r->step *
+                            (double)(r->n_steps - r->step));
+    }
+}
+
+static enum zb_status do_step(struct loop *l, int64_t step)
+{
+    struct zbrun_record r = {.n_steps = l->conf->train.steps};
+
+    ZB_TRY(take_step(l, step, &r));
+    if (l->trace != NULL && step <= TRACE_STEPS) {
+        ZB_TRY(zbrun_trace_step(l->trace, l->s, l->start_ns));
+    }
+    if (wants_eval(l, step)) {
+        ZB_TRY(add_eval(l, &r));
+    }
+    if (l->log != NULL) {
+        ZB_TRY(zbrun_log_step(l->log, l->conf->output.log, &r));
+    }
+    show(l, &r);
+    return ZB_OK;
+}
+
+enum zb_status zbrun_train(const struct zbrun_job *job,
+                           const volatile sig_atomic_t *stop)
+{
+    struct loop l = {
+        .job = job, .conf = job->conf, .start_ns = zb_now_ns()};
+    enum zb_status st = open_loop(&l);
+
+    if (st == ZB_OK && job->opts->verbosity >= 0) {
+        const struct zb_schedule *sched = zb_session_schedule(l.s);
+
+        zb_log(ZB_LOG_INFO,
+               "%s on %d %s device%s, %s, planned bubble %.1f %%",
+               zb_model_type(job->model), sched->n_stage,
+               zb_session_backend(l.s), sched->n_stage == 1 ? "" : "s",
+               sched->planner, 100 * sched->bubble_rate);
+    }
+    l.start_ns = zb_now_ns();
+    for (int64_t i = 1; st == ZB_OK && i <= job->conf->train.steps; i++) {
+        st = do_step(&l, i);
+        if (st == ZB_OK && *stop != 0 && i < job->conf->train.steps) {
+            st = zb_fail(ZB_ESTOPPED, "stopped by a signal after step %lld",
+                         (long long)i);
+        }
+    }
+    return close_loop(&l, st);
+}
