@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Small models, batches and sessions for the tests of the runtime. */
+#ifndef RUN_UTIL_H
+#define RUN_UTIL_H
+
+#include "zb/model.h"
+#include "zb/run.h"
+
+/* 6-block tiny models of both families: vocabulary 64, width 32. `dropout` is
+ * gpt2's; its head is tied to its embedding, llama's is not. */
+struct zb_model *ru_llama(void);
+struct zb_model *ru_gpt2(double dropout);
+
+/* Like ru_llama(), with an attention_mask field. */
+struct zb_model *ru_llama_masked(void);
+
+#define RU_SEQ 12
+
+/* A batch of random tokens. Rows from 1 on end in ignored labels: row r has r % 4
+ * of them, so that microbatches count different numbers of targets. */
+struct ru_batch {
+    int64_t n_rows, seq_len;
+    int32_t *ids, *labels;
+    int64_t *sample;
+    const void *field[2];
+    struct zb_step_input in;
+};
+void ru_batch_init(struct ru_batch *b, int64_t n_rows, int64_t seq_len,
+                   unsigned long long seed);
+void ru_batch_release(struct ru_batch *b);
+
+/* Options of a small session on the cpu backend; ZB_TEST_BACKEND in the
+ * environment names another one. */
+struct zb_session_opts ru_opts(int n_stages, int n_micro, int64_t max_rows);
+
+/* What a training step leaves: enough to compare bit by bit. */
+struct ru_result {
+    double loss, norm;
+    size_t n;
+    zb_real *grads; /* all parameters, one after the other */
+    zb_real *params; /* after two steps */
+};
+
+/* Run: forward_backward, take the gradients, optimizer step, a second train
+ * step, take the parameters. Asserts success. */
+void ru_train_two_steps(const struct zb_model *m,
+                        const struct zb_session_opts *o,
+                        const struct ru_batch *b, struct ru_result *r);
+void ru_result_release(struct ru_result *r);
+int ru_result_equal(const struct ru_result *a, const struct ru_result *b);
+
+#endif

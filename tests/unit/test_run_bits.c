@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The same bits on every layout: for each number of microbatches, loss, norm,
+ * every gradient and the parameters after two updates are equal for every number
+ * of stages, schedule and metadata setting. */
+#include "config.h"
+
+#include <stdio.h>
+
+#include "run_util.h"
+#include "zbt.h"
+
+#define N_ROWS 11 /* ragged in 2, 3, 5 and 8 microbatches */
+
+static const char *const planner[] = {"zbv", "get_v_schedule", "1f1b", "gpipe"};
+static const int stages[] = {1, 2, 4};
+static const int micro[] = {1, 2, 3, 5, 8};
+
+static void compare(const struct zb_model *m, const struct ru_batch *b,
+                    const struct ru_result *want,
+                    const struct zb_session_opts *o)
+{
+    struct ru_result r;
+
+    ru_train_two_steps(m, o, b, &r);
+    if (!ru_result_equal(want, &r)) {
+        printf("\n%s, %d stages, %d microbatches, cache %d: loss %a, not %a; "
+               "norm %a, not %a\n",
+               o->planner, o->n_stages, o->n_micro, o->has_metadata_cache,
+               r.loss, want->loss, r.norm, want->norm);
+        CU_FAIL("a layout changed the result");
+    }
+    ru_result_release(&r);
+}
+
+static void all_layouts(struct zb_model *m)
+{
+    struct ru_batch b;
+
+    ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
+    for (size_t k = 0; k < ZB_COUNT_OF(micro); k++) {
+        struct zb_session_opts o = ru_opts(1, micro[k], N_ROWS);
+        struct ru_result want;
+
+        ru_train_two_steps(m, &o, &b, &want);
+        CU_ASSERT(want.loss > 3 && want.loss < 6); /* about ln 64 = 4.16 */
+        CU_ASSERT(want.norm > 0.01);
+        for (size_t i = 0; i < ZB_COUNT_OF(planner) * ZB_COUNT_OF(stages); i++) {
+            o = ru_opts(stages[i % ZB_COUNT_OF(stages)], micro[k], N_ROWS);
+            o.planner = planner[i / ZB_COUNT_OF(stages)];
+            o.has_metadata_cache = 1;
+            compare(m, &b, &want, &o);
+            o.has_metadata_cache = 0;
+            o.cut = ZB_CUT_UNIFORM;
+            compare(m, &b, &want, &o);
+        }
+        ru_result_release(&want);
+    }
+    ru_batch_release(&b);
+    zb_model_free(m);
+}
+
+static void llama_is_equal_on_every_layout(void)
+{
+    all_layouts(ru_llama());
+}
+
+static void tied_gpt2_is_equal_on_every_layout(void)
+{
+    all_layouts(ru_gpt2(0));
+}
+
+static void gpt2_with_dropout_is_equal_on_every_layout(void)
+{
+    all_layouts(ru_gpt2(0.1));
+}
+
+/* Dropout must do something, or the case above would prove nothing. */
+static void dropout_changes_the_loss(void)
+{
+    struct zb_session_opts o = ru_opts(1, 2, N_ROWS);
+    struct zb_model *m[2] = {ru_gpt2(0), ru_gpt2(0.1)};
+    struct ru_result r[2];
+    struct ru_batch b;
+
+    ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
+    for (int i = 0; i < 2; i++) {
+        ru_train_two_steps(m[i], &o, &b, &r[i]);
+    }
+    CU_ASSERT_NOT_EQUAL(r[0].loss, r[1].loss);
+    for (int i = 0; i < 2; i++) {
+        ru_result_release(&r[i]);
+        zb_model_free(m[i]);
+    }
+    ru_batch_release(&b);
+}
+
+int main(void)
+{
+    static const struct zbt_case cases[] = {
+        ZBT_CASE(llama_is_equal_on_every_layout),
+        ZBT_CASE(tied_gpt2_is_equal_on_every_layout),
+        ZBT_CASE(gpt2_with_dropout_is_equal_on_every_layout),
+        ZBT_CASE(dropout_changes_the_loss),
+    };
+    return zbt_run("run_bits", cases, ZB_COUNT_OF(cases));
+}
