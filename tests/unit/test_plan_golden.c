@@ -166,11 +166,35 @@ static void get_v_schedule_grid_equals_reference_digests(void)
     CU_ASSERT_EQUAL(walk(0), 5 * 4 * 6 * 2 + 7 * 8);
 }
 
+/* With these fractions the reference puts a W before its B: an end time minus
+ * a cost misses the end of the node before. The order is kept, and runs. */
+static void get_v_schedule_with_rounding_keeps_order_and_runs(void)
+{
+    static const struct golden cases[] = {
+        {1, 14, 40 / 3.0, 1.6, 0, 10, 1},
+        {5, 6, 32 / 3.0, 7, 0, 0, 1},
+        {11, 21, 1.3, 1.5625, 20 / 7.0, 0, 1.1},
+        {7, 19, 3.5, 25 / 3.0, 13 / 3.0, 0, 3},
+    };
+
+    for (size_t i = 0; i < ZB_COUNT_OF(cases); i++) {
+        struct zb_schedule *s = plan(&cases[i]);
+
+        ZBT_OK(zb_schedule_check(s, NULL));
+        CU_ASSERT_EQUAL(count_nodes(s),
+                        (size_t)(6 * s->n_stage * s->n_micro +
+                                 8 * (s->n_stage - 1) * s->n_micro +
+                                 3 * s->n_stage - 2));
+        zb_schedule_free(s);
+    }
+}
+
 int main(void)
 {
     static const struct zbt_case cases[] = {
         ZBT_CASE(get_v_schedule_small_cases_equal_reference_node_for_node),
         ZBT_CASE(get_v_schedule_grid_equals_reference_digests),
+        ZBT_CASE(get_v_schedule_with_rounding_keeps_order_and_runs),
     };
 
     return zbt_run("plan_golden", cases, ZB_COUNT_OF(cases));
