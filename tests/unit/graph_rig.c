@@ -242,8 +242,18 @@ static void open_params(struct rig *k, zb_real *const *params)
     }
 }
 
+/* Where it may not look inside, a message is the sender's block itself. */
 static struct block *space(struct rig *k, int c, int m, int s)
 {
+    if (s == ZB_SPACE_SCRATCH) {
+        return &k->scratch[c];
+    }
+    if (!k->is_strict && s == ZB_SPACE_IN && c > 0) {
+        return space(k, c - 1, m, ZB_SPACE_OUT);
+    }
+    if (!k->is_strict && s == ZB_SPACE_DIN && c + 1 < k->o->n_chunks) {
+        return space(k, c + 1, m, ZB_SPACE_DOUT);
+    }
     return &k->space[(c * k->n_micro + m) * ZB_N_SPACES + s];
 }
 
@@ -267,7 +277,11 @@ static void open_chunks(struct rig *k, struct rig_result *r)
             CU_ASSERT_EQUAL(info.bytes[s] % 64, 0);
             r->bytes[s] += info.bytes[s];
             for (int m = 0; s != ZB_SPACE_SCRATCH && m < k->n_micro; m++) {
-                *space(k, c, m, s) = block_new(k, info.bytes[s], NULL);
+                struct block *b = space(k, c, m, s);
+
+                if (b->base == NULL) {
+                    *b = block_new(k, info.bytes[s], NULL);
+                }
             }
         }
         for (int p = 0; p < ZB_N_PASSES; p++) {
@@ -341,8 +355,7 @@ static struct zb_chunk_run run_of(struct rig *k, int c, int m, double scale)
     };
 
     for (int s = 0; s < ZB_N_SPACES; s++) {
-        run.space[s] = s == ZB_SPACE_SCRATCH ? at(&k->scratch[c])
-                                             : at(space(k, c, m, s));
+        run.space[s] = at(space(k, c, m, s));
     }
     return run;
 }
@@ -352,29 +365,13 @@ static void hand_over(struct rig *k, struct block *from, struct block *to)
 {
     void *host;
 
-    if (from->base == NULL) {
+    if (from->base == NULL || !k->is_strict) {
         return;
     }
     host = malloc(from->bytes);
-    if (k->is_strict) {
-        read_back(k, from, host);
-        ZBT_OK(k->be->ops->copy_in(k->stream, at(to), host, to->bytes, "in"));
-        sync(k);
-    } else {
-        struct zb_k_copy copy = {1, (int64_t)from->bytes,
-                                 (int64_t)from->bytes, (int64_t)from->bytes,
-                                 1, at(from), at(to)};
-        struct zb_launch launch = {
-            .kernel = ZB_K_copy,
-            .label = "message",
-            .params = &copy,
-            .n_access = 2,
-            .access = {{at(from), from->bytes, ZB_READ},
-                       {at(to), to->bytes, ZB_WRITE}},
-        };
-
-        ZBT_OK(k->be->ops->launch(k->stream, &launch));
-    }
+    read_back(k, from, host);
+    ZBT_OK(k->be->ops->copy_in(k->stream, at(to), host, to->bytes, "in"));
+    sync(k);
     free(host);
     poison(k, from);
 }
