@@ -297,6 +297,32 @@ static void open_chunks(struct rig *k, struct rig_result *r)
     }
 }
 
+/* The device of the default backend is opened once: a test of differences runs
+ * thousands of graphs. */
+static struct {
+    struct zb_backend *be;
+    struct zb_device *dev;
+    struct zb_stream *stream;
+} kept;
+
+static void close_device(struct zb_backend *be, struct zb_device *dev,
+                         struct zb_stream *stream)
+{
+    be->ops->stream_free(stream);
+    be->ops->device_close(dev);
+    zb_backend_close(be);
+}
+
+static void close_kept(void)
+{
+    close_device(kept.be, kept.dev, kept.stream);
+}
+
+static int uses_kept(const struct rig *k)
+{
+    return k->o->backend == NULL && k->o->n_threads <= 1;
+}
+
 static void open_rig(struct rig *k)
 {
     struct zb_backend_opts opts = {
@@ -308,9 +334,22 @@ static void open_rig(struct rig *k)
     const char *name = k->o->backend != NULL ? k->o->backend : "cpu";
 
     k->is_strict = strcmp(name, "cpu") == 0;
-    ZBT_OK(zb_backend_open(name, &opts, &k->be));
-    ZBT_OK(k->be->ops->device_open(k->be, 0, &k->dev));
-    ZBT_OK(k->be->ops->stream_new(k->dev, "rig", &k->stream));
+    if (!uses_kept(k) || kept.be == NULL) {
+        ZBT_OK(zb_backend_open(name, &opts, &k->be));
+        ZBT_OK(k->be->ops->device_open(k->be, 0, &k->dev));
+        ZBT_OK(k->be->ops->stream_new(k->dev, "rig", &k->stream));
+    }
+    if (uses_kept(k) && kept.be == NULL) {
+        kept.be = k->be;
+        kept.dev = k->dev;
+        kept.stream = k->stream;
+        atexit(close_kept);
+    }
+    if (uses_kept(k)) {
+        k->be = kept.be;
+        k->dev = kept.dev;
+        k->stream = kept.stream;
+    }
 }
 
 /* ---- running ------------------------------------------------------------- */
@@ -544,13 +583,13 @@ static void close_rig(struct rig *k)
     for (int c = 0; c < n; c++) {
         zb_chunk_free(k->chunk[c]);
     }
-    k->be->ops->stream_free(k->stream);
-    k->be->ops->device_close(k->dev);
     for (size_t i = 0; i < zb_check_reports(k->be); i++) {
         printf("\n%s\n", zb_check_report_text(k->be, i));
         CU_FAIL("a report of the check backend");
     }
-    zb_backend_close(k->be);
+    if (!uses_kept(k)) {
+        close_device(k->be, k->dev, k->stream);
+    }
     free(k->chunk);
     free(k->row0);
     free(k->rows);
