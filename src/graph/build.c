@@ -220,6 +220,28 @@ static int tie_param(struct zb_graph *g, int param,
     return p->tensor;
 }
 
+/* Keep the table of names at most half full. */
+static enum zb_status grow_slots(struct zb_graph *g)
+{
+    size_t n = g->n_slots == 0 ? 64 : 2 * g->n_slots;
+    int *slots;
+
+    if (2 * (g->n_params + 1) <= g->n_slots) {
+        return ZB_OK;
+    }
+    slots = zb_alloc_array(n, sizeof(*slots));
+    if (slots == NULL) {
+        return ZB_ENOMEM;
+    }
+    zb_free(g->slots);
+    g->slots = slots;
+    g->n_slots = n;
+    for (size_t i = 0; i < g->n_params; i++) {
+        slots[zb_graph_param_slot(g, g->params[i].name)] = (int)i + 1;
+    }
+    return ZB_OK;
+}
+
 int zb_g_param(struct zb_graph *g, const char *name, int n_dims,
                const int64_t *dim, const struct zb_param_opts *opts)
 {
@@ -235,7 +257,8 @@ int zb_g_param(struct zb_graph *g, const char *name, int n_dims,
         return tie_param(g, known, &shape);
     }
     if (zb_grow(&g->params, g->n_params, &g->cap_params,
-                sizeof(*g->params)) != ZB_OK) {
+                sizeof(*g->params)) != ZB_OK ||
+        grow_slots(g) != ZB_OK) {
         return out_of_memory(g);
     }
     p = &g->params[g->n_params];
@@ -243,7 +266,7 @@ int zb_g_param(struct zb_graph *g, const char *name, int n_dims,
     if (p->name == NULL) {
         return out_of_memory(g);
     }
-    g->n_params++;
+    g->slots[zb_graph_param_slot(g, name)] = (int)++g->n_params;
     p->opts = *opts;
     p->layer = g->n_layers > 0 ? (int)g->n_layers - 1 : 0;
     p->tensor =

@@ -47,50 +47,57 @@ static enum zb_status check_request(const struct zb_graph *g, int first,
     return ZB_OK;
 }
 
+static int is_here(const struct zb_chunk *c, int layer)
+{
+    return layer >= c->info.first_layer && layer < c->info.end_layer;
+}
+
 /* Parameters belong to the layers that read them, live or not; one that no op
  * reads to the layer that declared it. */
-static int param_is_here(const struct zb_graph *g, const struct zb_param *p,
-                         int first, int end)
+static enum zb_status list_params(struct zb_chunk *c)
 {
-    int is_read = 0;
+    enum { UNREAD, ELSEWHERE, HERE };
+    const struct zb_graph *g = c->graph;
+    char *where = zb_alloc_array(g->n_params, 1);
 
+    if (where == NULL) {
+        return ZB_ENOMEM;
+    }
     for (size_t i = 0; i < g->n_ops; i++) {
         const struct zb_op *op = &g->ops[i];
 
         for (int k = 0; k < op->row->n_in; k++) {
-            if (op->in[k] != p->tensor) {
-                continue;
-            }
-            is_read = 1;
-            if (op->layer >= first && op->layer < end) {
-                return 1;
+            if (op->in[k] >= 0 && g->tensors[op->in[k]].kind == ZB_T_PARAM) {
+                char *w = &where[g->tensors[op->in[k]].index];
+
+                *w = is_here(c, op->layer) || *w == HERE ? HERE : ELSEWHERE;
             }
         }
     }
-    return !is_read && p->layer >= first && p->layer < end;
-}
-
-static void list_params(struct zb_chunk *c)
-{
-    const struct zb_graph *g = c->graph;
-
     for (size_t i = 0; i < g->n_params; i++) {
-        if (param_is_here(g, &g->params[i], c->info.first_layer,
-                          c->info.end_layer)) {
+        if (where[i] == HERE ||
+            (where[i] == UNREAD && is_here(c, g->params[i].layer))) {
             c->params[c->info.n_params++] = (int)i;
         }
     }
+    zb_free(where);
+    c->info.params = c->params;
+    return ZB_OK;
+}
+
+static void list_uses(struct zb_chunk *c)
+{
+    const struct zb_graph *g = c->graph;
+
     for (size_t i = 0; i < g->n_ops; i++) {
         const struct zb_op *op = &g->ops[i];
 
         for (int k = 0; k < op->row->n_in; k++) {
-            if (op->use[k] >= 0 && op->layer >= c->info.first_layer &&
-                op->layer < c->info.end_layer) {
+            if (op->use[k] >= 0 && is_here(c, op->layer)) {
                 c->uses[c->info.n_uses++] = op->use[k];
             }
         }
     }
-    c->info.params = c->params;
     c->info.uses = c->uses;
 }
 
@@ -178,9 +185,12 @@ enum zb_status zb_chunk_new(const struct zb_graph *g, int first, int end,
     ZB_BUG_IF(!g->is_finished, "a graph is cut before zb_graph_finish()");
     ZB_TRY(check_request(g, first, end, max));
     ZB_TRY(alloc_chunk(g, first, end, &c));
-    list_params(c);
+    list_uses(c);
     list_inputs(c);
-    st = compile(c, max);
+    st = list_params(c);
+    if (st == ZB_OK) {
+        st = compile(c, max);
+    }
     if (st != ZB_OK) {
         zb_chunk_free(c);
         return st;

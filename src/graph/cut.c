@@ -80,20 +80,39 @@ struct costs {
     int n_layers;
 };
 
-static double cost_of(const struct costs *k, int first, int end)
+static double layer_cost(const struct costs *k, int layer)
 {
-    struct zb_flops f = zb_graph_flops(k->g, first, end, k->bind);
+    struct zb_flops f = zb_graph_flops(k->g, layer, layer + 1, k->bind);
 
     return f.f + f.b + f.w;
 }
 
-/* How far a chunk that begins at `first` reaches when it may cost `limit`. */
-static int reach(const struct costs *k, int first, double limit)
+static double cost_from(const struct costs *k, int first)
 {
+    double sum = 0;
+
+    for (int i = first; i < k->n_layers; i++) {
+        sum += layer_cost(k, i);
+    }
+    return sum;
+}
+
+/* How far a chunk that begins at `first` reaches when it may cost `limit`.
+ * *more_out: the cost with one layer more, where there is one. */
+static int reach(const struct costs *k, int first, double limit,
+                 double *more_out)
+{
+    double cost = 0;
     int end = first;
 
-    while (end < k->n_layers && cost_of(k, first, end + 1) <= limit) {
-        end++;
+    for (; end < k->n_layers; end++) {
+        double more = cost + layer_cost(k, end);
+
+        if (more > limit) {
+            *more_out = more;
+            break;
+        }
+        cost = more;
     }
     return end;
 }
@@ -103,18 +122,16 @@ static int reach(const struct costs *k, int first, double limit)
 static int fits(const struct costs *k, int first, int n, double limit,
                 double *next_out)
 {
-    double next = cost_of(k, 0, k->n_layers);
+    double next = 0;
     int at = first;
 
     for (int c = 0; c < n && at < k->n_layers; c++) {
-        int end = reach(k, at, limit);
+        double more = 0;
 
-        if (end < k->n_layers) {
-            double more = cost_of(k, at, end + 1);
-
-            next = more < next ? more : next;
+        at = reach(k, at, limit, &more);
+        if (at < k->n_layers && (next == 0 || more < next)) {
+            next = more;
         }
-        at = end;
     }
     *next_out = next;
     return at == k->n_layers;
@@ -124,21 +141,17 @@ static int fits(const struct costs *k, int first, int n, double limit,
  * to their mean as the limit allows, one layer at least kept for the last. */
 static int choose_end(const struct costs *k, int first, int n, double limit)
 {
-    double mean = cost_of(k, first, k->n_layers) / n;
+    double mean = cost_from(k, first) / n, cost = 0, unused;
     int end = first;
-    double unused;
 
-    while (end < k->n_layers - 1) {
-        double now = cost_of(k, first, end);
-        double more = cost_of(k, first, end + 1);
+    for (; end < k->n_layers - 1; end++) {
+        double more = cost + layer_cost(k, end);
 
-        if (more > limit) {
+        if (more > limit || (more - mean > mean - cost &&
+                             fits(k, end, n - 1, limit, &unused))) {
             break;
         }
-        if (more - mean > mean - now && fits(k, end, n - 1, limit, &unused)) {
-            break;
-        }
-        end++;
+        cost = more;
     }
     return end;
 }
@@ -147,7 +160,7 @@ void zb_cut_auto(const struct zb_graph *g, const struct zb_bind *bind,
                  int n_chunks, int *first_out)
 {
     struct costs k = {g, bind, zb_graph_n_layers(g)};
-    double limit = cost_of(&k, 0, k.n_layers) / n_chunks, next;
+    double limit = cost_from(&k, 0) / n_chunks, next;
 
     while (!fits(&k, 0, n_chunks, limit, &next)) {
         limit = next;

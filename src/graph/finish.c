@@ -167,52 +167,75 @@ static void check_losses(struct zb_graph *g)
 
 /* ---- tiles --------------------------------------------------------------- */
 
-/* Whether `a` and other slices of the same tensor overlap, or something else
- * sends it a gradient, or in another layer. *width sums the slices. */
-static int fits_others(const struct zb_graph *g, const struct zb_op *a,
-                       int64_t *width)
-{
-    *width = 0;
-    for (size_t i = 0; i < g->n_ops; i++) {
-        const struct zb_op *b = &g->ops[i];
+/* What the gradient of a tensor is made of. */
+struct parts {
+    int n;         /* contributions */
+    int n_slices;  /* of them slices, all of one layer */
+    int layer;     /* of the first slice; -1: none yet */
+    int64_t width; /* of the slices together */
+};
 
-        for (int k = 0; k < b->row->n_in; k++) {
-            if (b->in[k] != a->in[0] || !zb_op_sends_grad(g, b, k)) {
-                continue;
-            }
-            if (!(b->row->flags & ZB_OP_SLICE) || b->layer != a->layer) {
-                return 0;
-            }
-            *width += b->u.slice.n;
-            if (b != a && b->u.slice.first < a->u.slice.first + a->u.slice.n &&
-                a->u.slice.first < b->u.slice.first + b->u.slice.n) {
-                return 0;
-            }
-        }
+static void add_part(struct parts *p, const struct zb_op *op)
+{
+    p->n++;
+    if (!(op->row->flags & ZB_OP_SLICE) ||
+        (p->layer >= 0 && p->layer != op->layer)) {
+        return;
     }
-    return 1;
+    p->layer = op->layer;
+    p->n_slices++;
+    p->width += op->u.slice.n;
 }
 
-static void find_tiles(struct zb_graph *g)
+/* Whether slice op number i overlaps a later one of its tensor and layer. */
+static int overlaps(const struct zb_graph *g, size_t i)
 {
-    for (size_t i = 0; i < g->n_ops; i++) {
-        const struct zb_op *op = &g->ops[i];
+    const struct zb_op *a = &g->ops[i];
 
-        if ((op->row->flags & ZB_OP_SLICE) && zb_op_sends_grad(g, op, 0)) {
-            g->tensors[op->in[0]].is_tiled = op->in[0] != g->loss;
+    for (i++; i < g->n_ops && g->ops[i].layer == a->layer; i++) {
+        const struct zb_op *b = &g->ops[i];
+
+        if ((b->row->flags & ZB_OP_SLICE) && b->in[0] == a->in[0] &&
+            zb_op_sends_grad(g, b, 0) &&
+            b->u.slice.first < a->u.slice.first + a->u.slice.n &&
+            a->u.slice.first < b->u.slice.first + b->u.slice.n) {
+            return 1;
         }
     }
-    for (size_t i = 0; i < g->n_ops; i++) {
-        const struct zb_op *op = &g->ops[i];
-        struct zb_tensor *x = &g->tensors[op->in[0] < 0 ? 0 : op->in[0]];
-        int64_t width;
+    return 0;
+}
 
-        if ((op->row->flags & ZB_OP_SLICE) && zb_op_sends_grad(g, op, 0) &&
-            (!fits_others(g, op, &width) ||
-             width != zb_shape_cols(&x->shape))) {
-            x->is_tiled = 0;
+static enum zb_status find_tiles(struct zb_graph *g)
+{
+    struct parts *parts = zb_alloc_array(g->n_tensors, sizeof(*parts));
+
+    if (parts == NULL) {
+        return ZB_ENOMEM;
+    }
+    for (size_t t = 0; t < g->n_tensors; t++) {
+        parts[t].layer = -1;
+    }
+    parts[g->loss].n++;
+    for (size_t i = 0; i < g->n_ops; i++) {
+        for (int k = 0; k < g->ops[i].row->n_in; k++) {
+            if (zb_op_sends_grad(g, &g->ops[i], k)) {
+                add_part(&parts[g->ops[i].in[k]], &g->ops[i]);
+            }
         }
     }
+    for (size_t t = 0; t < g->n_tensors; t++) {
+        g->tensors[t].is_tiled =
+            parts[t].n > 0 && parts[t].n == parts[t].n_slices &&
+            parts[t].width == zb_shape_cols(&g->tensors[t].shape);
+    }
+    for (size_t i = 0; i < g->n_ops; i++) {
+        if ((g->ops[i].row->flags & ZB_OP_SLICE) &&
+            zb_op_sends_grad(g, &g->ops[i], 0) && overlaps(g, i)) {
+            g->tensors[g->ops[i].in[0]].is_tiled = 0;
+        }
+    }
+    zb_free(parts);
+    return ZB_OK;
 }
 
 /* ---- uses of parameters -------------------------------------------------- */
@@ -279,7 +302,7 @@ enum zb_status zb_graph_analyse(struct zb_graph *g)
     find_last_uses(g);
     find_uniform(g);
     check_losses(g);
-    find_tiles(g);
+    ZB_TRY(find_tiles(g));
     number_uses(g);
     return list_uses(g);
 }

@@ -53,6 +53,7 @@ void zb_graph_free(struct zb_graph *g)
     zb_free(g->layers);
     zb_free(g->consts);
     zb_free(g->params);
+    zb_free(g->slots);
     zb_free(g->ops);
     zb_free(g->tensors);
     zb_free(g->use_ids);
@@ -101,14 +102,25 @@ struct zb_param_info zb_graph_param(const struct zb_graph *g, int param)
     return info;
 }
 
+size_t zb_graph_param_slot(const struct zb_graph *g, const char *name)
+{
+    uint64_t hash = 14695981039346656037ULL; /* FNV-1a */
+    size_t at;
+
+    for (const char *p = name; *p != '\0'; p++) {
+        hash = (hash ^ (unsigned char)*p) * 1099511628211ULL;
+    }
+    at = (size_t)hash & (g->n_slots - 1);
+    while (g->slots[at] != 0 &&
+           strcmp(g->params[g->slots[at] - 1].name, name) != 0) {
+        at = (at + 1) & (g->n_slots - 1);
+    }
+    return at;
+}
+
 int zb_graph_find_param(const struct zb_graph *g, const char *name)
 {
-    for (size_t i = 0; i < g->n_params; i++) {
-        if (strcmp(g->params[i].name, name) == 0) {
-            return (int)i;
-        }
-    }
-    return -1;
+    return g->n_slots == 0 ? -1 : g->slots[zb_graph_param_slot(g, name)] - 1;
 }
 
 static struct zb_data_info info_of(const struct zb_graph *g, const char *name,
@@ -204,17 +216,32 @@ static void add_op_flops(const struct zb_graph *g, const struct zb_op *op,
     }
 }
 
+/* Number of the first op of a layer or a later one. */
+static size_t first_op(const struct zb_graph *g, int layer)
+{
+    size_t lo = 0, hi = g->n_ops;
+
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+
+        if (g->ops[mid].layer < layer) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
 struct zb_flops zb_graph_flops(const struct zb_graph *g, int first, int end,
                                const struct zb_bind *bind)
 {
     struct zb_flops sum = {0, 0, 0};
 
     must_be_finished(g);
-    for (size_t i = 0; i < g->n_ops; i++) {
-        const struct zb_op *op = &g->ops[i];
-
-        if (op->is_live && op->layer >= first && op->layer < end) {
-            add_op_flops(g, op, bind, &sum);
+    for (size_t i = first_op(g, first), n = first_op(g, end); i < n; i++) {
+        if (g->ops[i].is_live) {
+            add_op_flops(g, &g->ops[i], bind, &sum);
         }
     }
     return sum;

@@ -275,6 +275,8 @@ struct zb_graph {
         cap_layers;
     int loss, loss_labels; /* tensors, or -1 */
     int loss_layer;
+    int *slots; /* hash of parameter names: number + 1, or 0; 2^k places */
+    size_t n_slots;
     int n_uses;
     int *use_ids; /* storage of zb_param.use_ids, [n_uses] */
     int is_finished;
@@ -298,6 +300,8 @@ struct zb_shape_text {
 };
 struct zb_shape_text zb_shape_text(const struct zb_shape *s);
 int zb_graph_add_tensor(struct zb_graph *g, const struct zb_tensor *t);
+/* Where the name of a parameter is, or belongs, in g->slots (not empty). */
+size_t zb_graph_param_slot(const struct zb_graph *g, const char *name);
 
 /* Rows and columns, or all elements, of a symbolic shape once bound. */
 int64_t zb_bound_elems(const struct zb_shape *s, const struct zb_bind *bind);

@@ -223,9 +223,8 @@ static enum zb_space class_of(const struct zb_value *v)
     return classes[v->first_pass][v->last_pass];
 }
 
-/* Lowest offset where v does not meet any of the `n` values placed before it
- * that still live when it is born. */
-static size_t first_fit(const struct zb_compile *cp, const int *placed,
+/* Lowest offset where v meets none of the n values that live. */
+static size_t first_fit(const struct zb_compile *cp, const int *alive,
                         size_t n, const struct zb_value *v)
 {
     size_t at = 0;
@@ -234,10 +233,9 @@ static size_t first_fit(const struct zb_compile *cp, const int *placed,
     while (moved) {
         moved = 0;
         for (size_t i = 0; i < n; i++) {
-            const struct zb_value *u = &cp->values[placed[i]];
+            const struct zb_value *u = &cp->values[alive[i]];
 
-            if (u->last_at >= v->first_at && at < u->offset + u->bytes &&
-                u->offset < at + v->bytes) {
+            if (at < u->offset + u->bytes && u->offset < at + v->bytes) {
                 at = u->offset + u->bytes;
                 moved = 1;
             }
@@ -246,10 +244,25 @@ static size_t first_fit(const struct zb_compile *cp, const int *placed,
     return at;
 }
 
-/* Place the scratch values of one pass; `order` has room for all values. */
-static void place_scratch(struct zb_compile *cp, int pass, int *order)
+/* Drop the values that ended before instruction `at`. */
+static size_t drop_ended(const struct zb_compile *cp, int *alive, size_t n,
+                         int at)
 {
-    size_t n = 0, *bytes = &cp->c->info.bytes[ZB_SPACE_SCRATCH];
+    size_t kept = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (cp->values[alive[i]].last_at >= at) {
+            alive[kept++] = alive[i];
+        }
+    }
+    return kept;
+}
+
+/* The scratch values of one pass in order of birth; they were made nearly in
+ * that order. */
+static size_t sort_scratch(const struct zb_compile *cp, int pass, int *order)
+{
+    size_t n = 0;
 
     for (size_t i = 0; i < cp->n_values; i++) {
         const struct zb_value *v = &cp->values[i];
@@ -265,10 +278,22 @@ static void place_scratch(struct zb_compile *cp, int pass, int *order)
         order[k] = (int)i;
         n++;
     }
-    for (size_t k = 0; k < n; k++) {
-        struct zb_value *v = &cp->values[order[k]];
+    return n;
+}
 
-        v->offset = first_fit(cp, order, k, v);
+/* Values that live are kept at the front of `order`, which they have left. */
+static void place_scratch(struct zb_compile *cp, int pass, int *order)
+{
+    size_t n = sort_scratch(cp, pass, order), n_alive = 0;
+    size_t *bytes = &cp->c->info.bytes[ZB_SPACE_SCRATCH];
+
+    for (size_t k = 0; k < n; k++) {
+        int i = order[k];
+        struct zb_value *v = &cp->values[i];
+
+        n_alive = drop_ended(cp, order, n_alive, v->first_at);
+        v->offset = first_fit(cp, order, n_alive, v);
+        order[n_alive++] = i;
         *bytes = v->offset + v->bytes > *bytes ? v->offset + v->bytes : *bytes;
     }
 }

@@ -14,7 +14,7 @@ static const struct zb_key_row keys[] = {
     {"n_positions", "max_position_embeddings", ZB_KEY_INT, "1024", 1, MAX_DIM,
      0},
     {"n_embd", "hidden_size", ZB_KEY_INT, "768", 1, MAX_DIM / 4, 0},
-    {"n_layer", "num_hidden_layers", ZB_KEY_INT, "12", 1, 100000, 0},
+    {"n_layer", "num_hidden_layers", ZB_KEY_INT, "12", 1, 10000, 0},
     {"n_head", "num_attention_heads", ZB_KEY_INT, "12", 1, MAX_DIM, 0},
     {"n_inner", NULL, ZB_KEY_INT, "null", 1, MAX_DIM, ZB_KEY_NULLABLE},
     {"activation_function", NULL, ZB_KEY_TEXT, "\"gelu_new\"", 0, 0, 0},

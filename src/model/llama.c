@@ -13,7 +13,7 @@ static const struct zb_key_row keys[] = {
     {"vocab_size", NULL, ZB_KEY_INT, "32000", 1, MAX_DIM, 0},
     {"hidden_size", NULL, ZB_KEY_INT, "4096", 1, MAX_DIM, 0},
     {"intermediate_size", NULL, ZB_KEY_INT, "11008", 1, MAX_DIM, 0},
-    {"num_hidden_layers", NULL, ZB_KEY_INT, "32", 1, 100000, 0},
+    {"num_hidden_layers", NULL, ZB_KEY_INT, "32", 1, 10000, 0},
     {"num_attention_heads", NULL, ZB_KEY_INT, "32", 1, MAX_DIM, 0},
     {"num_key_value_heads", NULL, ZB_KEY_INT, "null", 1, MAX_DIM,
      ZB_KEY_NULLABLE},

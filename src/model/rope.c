@@ -13,6 +13,9 @@
 
 #define PI 3.14159265358979323846
 
+/* Angles in a table: 1 GiB each. */
+#define MAX_TABLE ((int64_t)1 << 28)
+
 struct scaling {
     const char *key; /* rope_scaling or rope_parameters: for messages */
     const json_t *object;
@@ -154,6 +157,11 @@ enum zb_status zb_build_rope(struct zb_builder *b, int64_t dims, int64_t n_pos,
     zb_real *cos_value, *sin_value;
 
     ZB_TRY(read_scaling(b->config, &s));
+    if (n_pos > MAX_TABLE / half) {
+        return zb_config_fail(b->config, "max_position_embeddings",
+                              "tables of %lld rotary positions are too large",
+                              (long long)n_pos);
+    }
     cos_value = zb_alloc_array((size_t)(n_pos * half), sizeof(*cos_value));
     sin_value = zb_alloc_array((size_t)(n_pos * half), sizeof(*sin_value));
     if (cos_value == NULL || sin_value == NULL) {
