@@ -211,6 +211,11 @@ enum zb_status zb_session_each(struct zb_session *s,
                                                     void *arg),
                                void *arg) ZB_CHECKED;
 
+/* The loss of a batch that such a function has run forward. */
+enum zb_status zb_session_loss(struct zb_session *s,
+                               const struct zb_step_input *in, int n_micro,
+                               struct zb_step_result *res) ZB_CHECKED;
+
 int zb_worker_stage(const struct zb_worker *w);
 const struct zb_stage_nodes *zb_worker_nodes(const struct zb_worker *w);
 
@@ -218,7 +223,10 @@ const struct zb_stage_nodes *zb_worker_nodes(const struct zb_worker *w);
  * belongs to. */
 int zb_get_model_chunk_id(const struct zb_worker *w, int i, int is_forward);
 
-/* Begin a step over `in`; enqueue the copy of one microbatch's fields. */
+/* Begin a step over `in`, which stays valid until its work is done; every worker
+ * does so once per step (training steps count for dropout). n_micro is at most
+ * what the session has run before. Then enqueue the copy of one microbatch's
+ * fields; the nodes below do that themselves. */
 enum zb_status zb_load_batch(struct zb_worker *w,
                              const struct zb_step_input *in, int n_micro,
                              int is_training) ZB_CHECKED;

@@ -25,10 +25,16 @@ enum zb_status zb_load_batch(struct zb_worker *w, const struct zb_step_input *in
 {
     const struct zb_layout *l = &w->s->plan->layout[w->stage];
 
+    if (n_micro > w->n_fly) {
+        return zb_fail(ZB_EINVAL,
+                       "%d microbatches, but the session has room for %d",
+                       n_micro, w->n_fly);
+    }
+    ZB_TRY(zb_cut_batch(w->s->plan, in, n_micro, w->mb));
     w->in = in;
-    w->mb = w->s->mb;
     w->n_micro = n_micro;
     w->is_training = is_training;
+    w->step += is_training;
     for (int i = 0; i < l->n_slots; i++) {
         w->is_loaded[i] = 0;
     }
@@ -283,7 +289,7 @@ static struct zb_chunk_run make_run(struct zb_worker *w, int chunk, int mb,
         .loss_scale = w->mb[mb].loss_scale,
         .is_training = w->is_training,
         .seed = p->o.seed,
-        .step = (uint64_t)w->s->step,
+        .step = (uint64_t)w->step,
         .sample = (const int64_t *)(w->arena + l->sample[slot]),
     };
 

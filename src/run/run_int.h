@@ -168,11 +168,11 @@ struct zb_worker {
     /* Sized by the host between commands. */
     struct zb_inflight *fly; /* [n_chunk * n_fly] */
     double *loss_host;       /* [n_fly] loss sums, copied back in a step */
+    struct zb_micro *mb;     /* [n_fly] the batch under way, cut */
     int n_fly;
 
     /* The step under way. */
     const struct zb_step_input *in;
-    const struct zb_micro *mb;
     int n_micro;
     int is_training;
     int flags;
@@ -181,6 +181,7 @@ struct zb_worker {
     void **data;        /* [n_data] addresses of the current microbatch */
     double *sumsq_host; /* [n_params] */
     int64_t t;          /* optimizer steps done */
+    int64_t step;       /* training batches begun: keys dropout */
 
     /* Times of the nodes of the training schedule; of the host thread, which is
      * the device's own time where a backend works at once. */
@@ -217,7 +218,6 @@ struct zb_session {
     struct zb_micro *mb; /* [n_mb] microbatches of the step under way */
     int n_mb;
     struct zb_schedule *eval; /* forward only, when not of plan->o.n_micro */
-    int64_t step;             /* training steps begun: keys dropout */
     double last_flops;
 };
 

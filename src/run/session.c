@@ -135,16 +135,20 @@ static enum zb_status reserve_micro(struct zb_session *s, int n_micro)
         struct zb_worker *w = &s->worker[i];
         struct zb_inflight *fly = zb_alloc_array(n_fly, sizeof(*fly));
         double *loss = zb_alloc_array((size_t)n_micro, sizeof(*loss));
+        struct zb_micro *cut = zb_alloc_array((size_t)n_micro, sizeof(*cut));
 
-        if (fly == NULL || loss == NULL) {
+        if (fly == NULL || loss == NULL || cut == NULL) {
             zb_free(fly);
             zb_free(loss);
+            zb_free(cut);
             return ZB_ENOMEM;
         }
         zb_free(w->fly);
         zb_free(w->loss_host);
+        zb_free(w->mb);
         w->fly = fly;
         w->loss_host = loss;
+        w->mb = cut;
         w->n_fly = n_micro;
     }
     s->n_mb = n_micro;
@@ -237,6 +241,7 @@ void zb_session_free(struct zb_session *s)
         join_all(s);
     }
     for (int i = 0; s->worker != NULL && i < s->plan->n_stages; i++) {
+        zb_free(s->worker[i].mb);
         zb_free(s->worker[i].loss_host);
         zb_free(s->worker[i].fly);
     }
@@ -320,8 +325,8 @@ static enum zb_status do_train_step(struct zb_worker *w, void *arg)
 }
 
 /* The loss from the sums of the stage that has it, in microbatch order. */
-static enum zb_status add_up_loss(struct zb_session *s, int n_micro,
-                                  struct zb_step_result *res)
+static void add_up_loss(struct zb_session *s, int n_micro,
+                        struct zb_step_result *res)
 {
     const struct zb_run_plan *p = s->plan;
     struct zb_worker *w = &s->worker[zb_stage_of(p, p->n_virtual - 1)];
@@ -340,6 +345,15 @@ static enum zb_status add_up_loss(struct zb_session *s, int n_micro,
                     ? mean_sum / n_micro
                 : res->n_counted > 0 ? res->loss_sum / (double)res->n_counted
                                      : 0;
+}
+
+enum zb_status zb_session_loss(struct zb_session *s,
+                               const struct zb_step_input *in, int n_micro,
+                               struct zb_step_result *res)
+{
+    ZB_TRY(reserve_micro(s, n_micro));
+    ZB_TRY(zb_cut_batch(s->plan, in, n_micro, s->mb));
+    add_up_loss(s, n_micro, res);
     return ZB_OK;
 }
 
@@ -352,11 +366,9 @@ static enum zb_status run_step(struct zb_session *s, struct step_arg *a,
         return zb_fail(ZB_EINVAL, "outputs asked for without room for them");
     }
     a->output = res->output;
-    if (a->is_training) {
-        s->step++;
-    }
     ZB_TRY(run_command(s, fn, a));
-    return add_up_loss(s, a->n_micro, res);
+    add_up_loss(s, a->n_micro, res);
+    return ZB_OK;
 }
 
 static double step_flops(const struct zb_session *s, int n_micro)
