@@ -99,7 +99,7 @@ static enum zb_status run_job(const struct zbrun_opts *opts)
     struct zbrun_job job;
     enum zb_status st = zbrun_job_init(&job, opts);
 
-    if (st == ZB_OK && opts->verbosity > 0) {
+    if (st == ZB_OK && opts->verbosity >= 0) {
         st = zb_conf_print(job.conf, stderr, ZB_CONF_PRINT_NOT_YET);
     }
     if (st == ZB_OK) {

@@ -115,9 +115,48 @@ static void fill_memory(struct zb_run_plan *p)
     }
 }
 
+/* Where the user gave no limit, a V schedule gets what 1F1B would hold: without
+ * any it would keep every W for the end. The other orders bound themselves. */
+static void limit_memory(struct zb_run_plan *p)
+{
+    for (int s = 0; s < p->n_stages; s++) {
+        double f = 0;
+
+        for (int k = 0; k < p->n_chunk; k++) {
+            f += p->in.f_mem[zb_virt_of(p, s, k)];
+        }
+        p->in.max_mem[s] = p->n_stages * f;
+    }
+}
+
+static void lift_limit(struct zb_run_plan *p)
+{
+    for (int s = 0; s < p->n_stages; s++) {
+        p->in.max_mem[s] = INFINITY;
+    }
+}
+
+static enum zb_status plan_within_memory(struct zb_run_plan *p)
+{
+    int is_free = p->o.max_mem <= 0 && p->in.placement == ZB_PLACE_V &&
+                  strncmp(p->planner, "file:", 5) != 0;
+    enum zb_status st;
+
+    if (is_free) {
+        limit_memory(p);
+    }
+    st = zb_plan_make(p->planner, &p->in, &p->sched);
+    if (st == ZB_EINFEASIBLE && is_free) {
+        zb_log(ZB_LOG_DEBUG, "%s", zb_error_text());
+        lift_limit(p);
+        st = zb_plan_make(p->planner, &p->in, &p->sched);
+    }
+    return st;
+}
+
 static enum zb_status make_schedule(struct zb_run_plan *p)
 {
-    ZB_TRY(zb_plan_make(p->planner, &p->in, &p->sched));
+    ZB_TRY(plan_within_memory(p));
     if (p->sched->n_stage != p->n_stages ||
         p->sched->n_micro != p->o.n_micro ||
         p->sched->n_chunk != p->n_chunk ||
