@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Kernels on rows and columns, of every backend, against their formulas in
+ * double; backward kernels also against central differences.
+ */
+#include "config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ops_rig.h"
+
+static const char *backend;
+
+struct size {
+    int64_t rows, cols;
+};
+
+static const struct size sizes[] = {{1, 1},  {3, 7},   {7, 13},  {13, 56},
+                                    {56, 3}, {67, 33}, {1, 300}, {200, 24}};
+
+/* Large enough for three threads. */
+static const struct size large = {257, 520};
+
+#define EPS 1e-5
+
+/* ---- norms --------------------------------------------------------------- */
+
+struct norm {
+    int is_rms;
+    int64_t rows, cols;
+    double *x, *gamma, *beta, *dy, *addend;       /* host */
+    double *y, *dx, *dgamma, *dbeta, *mean, *rstd; /* references */
+    zb_real *x_d, *gamma_d, *beta_d, *dy_d, *addend_d, *y_d, *mean_d, *rstd_d;
+};
+
+static void norm_make(struct norm *t, const struct size *s, int is_rms)
+{
+    struct zbt_rng rng = {(unsigned long long)(s->rows * 100 + s->cols)};
+    int64_t n = s->rows * s->cols;
+
+    memset(t, 0, sizeof(*t));
+    t->is_rms = is_rms;
+    t->rows = s->rows;
+    t->cols = s->cols;
+    t->x = ops_random(&rng, n, -1, 2);
+    t->gamma = ops_random(&rng, s->cols, 0.5, 1.5);
+    t->beta = ops_random(&rng, s->cols, -1, 1);
+    t->dy = ops_random(&rng, n, -1, 1);
+    t->addend = ops_random(&rng, n, -1, 1);
+    t->x_d = ops_reals(n, t->x);
+    t->gamma_d = ops_reals(s->cols, t->gamma);
+    t->beta_d = ops_reals(s->cols, t->beta);
+    t->dy_d = ops_reals(n, t->dy);
+    t->addend_d = ops_reals(n, t->addend);
+    t->y_d = ops_blank(n);
+    t->mean_d = ops_blank(s->rows);
+    t->rstd_d = ops_blank(s->rows);
+}
+
+static void norm_reference_row(struct norm *t, int64_t r, int has_beta)
+{
+    int64_t n = t->cols;
+    const double *x = t->x + r * n, *dy = t->dy + r * n;
+    double mean = 0, var = 0, rstd, sum_g = 0, sum_gx = 0;
+
+    for (int64_t i = 0; i < n && !t->is_rms; i++) {
+        mean += x[i] / (double)n;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        var += (x[i] - mean) * (x[i] - mean) / (double)n;
+    }
+    rstd = 1 / sqrt(var + EPS);
+    t->mean[r] = mean;
+    t->rstd[r] = rstd;
+    for (int64_t i = 0; i < n; i++) {
+        double xhat = (x[i] - mean) * rstd;
+
+        t->y[r * n + i] = xhat * t->gamma[i] + (has_beta ? t->beta[i] : 0);
+        t->dgamma[i] += dy[i] * xhat;
+        t->dbeta[i] += dy[i];
+        sum_g += t->is_rms ? 0 : dy[i] * t->gamma[i] / (double)n;
+        sum_gx += dy[i] * t->gamma[i] * xhat / (double)n;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double xhat = (x[i] - mean) * rstd;
+
+        t->dx[r * n + i] = rstd * (dy[i] * t->gamma[i] - sum_g - xhat * sum_gx);
+    }
+}
+
+static void norm_reference(struct norm *t, int has_beta)
+{
+    int64_t n = t->rows * t->cols;
+
+    t->y = ops_zeros(n);
+    t->dx = ops_zeros(n);
+    t->dgamma = ops_zeros(t->cols);
+    t->dbeta = ops_zeros(t->cols);
+    t->mean = ops_zeros(t->rows);
+    t->rstd = ops_zeros(t->rows);
+    for (int64_t r = 0; r < t->rows; r++) {
+        norm_reference_row(t, r, has_beta);
+    }
+}
+
+static void norm_forward(struct norm *t, int has_beta)
+{
+    struct zb_k_layernorm_fwd ln = {
+        .rows = t->rows, .cols = t->cols, .eps = EPS, .x = t->x_d,
+        .gamma = t->gamma_d, .beta = has_beta ? t->beta_d : NULL,
+        .y = t->y_d, .mean = t->mean_d, .rstd = t->rstd_d};
+    struct zb_k_rmsnorm_fwd rms = {
+        .rows = t->rows, .cols = t->cols, .eps = EPS, .x = t->x_d,
+        .gamma = t->gamma_d, .y = t->y_d, .rstd = t->rstd_d};
+
+    if (t->is_rms) {
+        ops_run(ZB_K_rmsnorm_fwd, &rms, OPS_OUT(t->y_d, t->rstd_d),
+                OPS_IN(t->x_d, t->gamma_d));
+    } else {
+        ops_run(ZB_K_layernorm_fwd, &ln, OPS_OUT(t->y_d, t->mean_d, t->rstd_d),
+                OPS_IN(t->x_d, t->gamma_d, t->beta_d));
+    }
+}
+
+static void norm_forward_of(void *ctx)
+{
+    norm_forward(ctx, 1);
+}
+
+static void norm_backward(struct norm *t, const zb_real *addend, zb_real *dx)
+{
+    struct zb_k_layernorm_bwd ln = {
+        .rows = t->rows, .cols = t->cols, .dy = t->dy_d, .x = t->x_d,
+        .gamma = t->gamma_d, .mean = t->mean_d, .rstd = t->rstd_d,
+        .addend = addend, .dx = dx};
+    struct zb_k_rmsnorm_bwd rms = {
+        .rows = t->rows, .cols = t->cols, .dy = t->dy_d, .x = t->x_d,
+        .gamma = t->gamma_d, .rstd = t->rstd_d, .addend = addend, .dx = dx};
+
+    ops_run(t->is_rms ? ZB_K_rmsnorm_bwd : ZB_K_layernorm_bwd,
+            t->is_rms ? (void *)&rms : (void *)&ln, OPS_OUT(dx),
+            OPS_IN(t->dy_d, t->x_d, t->gamma_d, t->mean_d, t->rstd_d,
+                   addend == dx ? NULL : addend));
+}
+
+static void norm_backward_w(struct norm *t, zb_real *dgamma, zb_real *dbeta)
+{
+    struct zb_k_layernorm_bwd_w ln = {
+        .rows = t->rows, .cols = t->cols, .dy = t->dy_d, .x = t->x_d,
+        .mean = t->mean_d, .rstd = t->rstd_d, .dgamma = dgamma, .dbeta = dbeta};
+    struct zb_k_rmsnorm_bwd_w rms = {.rows = t->rows, .cols = t->cols,
+                                     .dy = t->dy_d, .x = t->x_d,
+                                     .rstd = t->rstd_d, .dgamma = dgamma};
+
+    ops_run(t->is_rms ? ZB_K_rmsnorm_bwd_w : ZB_K_layernorm_bwd_w,
+            t->is_rms ? (void *)&rms : (void *)&ln, OPS_OUT(dgamma, dbeta),
+            OPS_IN(t->dy_d, t->x_d, t->mean_d, t->rstd_d));
+}
+
+static void sum_into(double *y, const double *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        y[i] += x[i];
+    }
+}
+
+static void check_norm(const struct size *s, int is_rms, int has_beta)
+{
+    struct norm t;
+    int64_t n = s->rows * s->cols;
+    double tol = OPS_TOL(s->cols == 1 ? 3e-4 : 3e-6, 1e-11);
+    double *old;
+    zb_real *dx, *dgamma, *dbeta;
+
+    norm_make(&t, s, is_rms);
+    norm_reference(&t, has_beta);
+    norm_forward(&t, has_beta);
+    ops_expect("y", t.y_d, n, t.y, tol);
+    ops_expect("rstd", t.rstd_d, s->rows, t.rstd, tol);
+    dx = ops_blank(n);
+    norm_backward(&t, NULL, dx);
+    if (s->cols > 1) { /* else pure cancellation */
+        ops_expect("dx", dx, n, t.dx, OPS_TOL(5e-6, 1e-11));
+    }
+    old = ops_zeros(s->cols);
+    sum_into(old, t.gamma, s->cols);
+    dgamma = ops_reals(s->cols, old);
+    dbeta = has_beta && !is_rms ? ops_reals(s->cols, old) : NULL;
+    norm_backward_w(&t, dgamma, dbeta);
+    sum_into(t.dgamma, old, s->cols);
+    sum_into(t.dbeta, old, s->cols);
+    ops_expect("dgamma", dgamma, s->cols, t.dgamma, tol);
+    if (dbeta != NULL) {
+        ops_expect("dbeta", dbeta, s->cols, t.dbeta, tol);
+    }
+    sum_into(t.dx, t.addend, n);
+    norm_backward(&t, t.addend_d, dx);
+    ops_expect("dx + addend", dx, n, t.dx, tol);
+    norm_backward(&t, t.addend_d, t.addend_d);
+    ops_expect("dx into addend", t.addend_d, n, t.dx, tol);
+}
+
+static void norms_agree_with_formula(void)
+{
+    for (size_t i = 0; i < ZB_COUNT_OF(sizes); i++) {
+        for (int form = 0; form < 3; form++) {
+            ops_open(backend, 1);
+            check_norm(&sizes[i], form == 2, form == 1);
+            ops_close();
+        }
+    }
+}
+
+static void check_norm_grad(const struct size *s, int is_rms)
+{
+    struct norm t;
+    int64_t n = s->rows * s->cols;
+    double *dx = ops_zeros(n), *zero = ops_zeros(s->cols);
+    double *dgamma = ops_zeros(s->cols), *dbeta = ops_zeros(s->cols);
+    zb_real *dx_d, *dgamma_d, *dbeta_d;
+    struct ops_grad g = {.forward = norm_forward_of, .ctx = &t};
+
+    norm_make(&t, s, is_rms);
+    dx_d = ops_blank(n);
+    dgamma_d = ops_reals(s->cols, zero);
+    dbeta_d = is_rms ? NULL : ops_reals(s->cols, zero);
+    norm_forward(&t, 1);
+    norm_backward(&t, NULL, dx_d);
+    norm_backward_w(&t, dgamma_d, dbeta_d);
+    ops_get(dx_d, n, dx);
+    ops_get(dgamma_d, s->cols, dgamma);
+    g.y = t.y_d;
+    g.n_y = n;
+    g.weight = t.dy;
+    g.what = "norm B";
+    g.x = t.x_d;
+    g.n = n;
+    g.values = t.x;
+    g.dx = dx;
+    ops_expect_grad(&g);
+    g.what = "norm W";
+    g.x = t.gamma_d;
+    g.n = s->cols;
+    g.values = t.gamma;
+    g.dx = dgamma;
+    ops_expect_grad(&g);
+    if (!is_rms) {
+        ops_get(dbeta_d, s->cols, dbeta);
+        g.x = t.beta_d;
+        g.values = t.beta;
+        g.dx = dbeta;
+        ops_expect_grad(&g);
+    }
+}
+
+static void norm_gradients_agree_with_central_differences(void)
+{
+    static const struct size some[] = {{5, 13}, {7, 56}};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(some); i++) {
+        for (int is_rms = 0; is_rms < 2; is_rms++) {
+            ops_open(backend, 1);
+            check_norm_grad(&some[i], is_rms);
+            ops_close();
+        }
+    }
+}
+
+/* ---- column sums, embedding, positions ------------------------------------ */
+
+static void check_col_sum(const struct size *s)
+{
+    struct zbt_rng rng = {3};
+    int64_t ld = s->cols + 5;
+    double *x = ops_random(&rng, s->rows * ld, -1, 1);
+    double *y = ops_random(&rng, s->cols, -1, 1);
+    struct zb_k_col_sum p = {.rows = s->rows, .cols = s->cols, .ldx = ld};
+
+    p.x = ops_reals(s->rows * ld, x);
+    p.y = ops_reals(s->cols, y);
+    ops_run(ZB_K_col_sum, &p, OPS_OUT(p.y), OPS_IN(p.x));
+    for (int64_t r = 0; r < s->rows; r++) {
+        sum_into(y, x + r * ld, s->cols);
+    }
+    ops_expect("col_sum", p.y, s->cols, y, OPS_TOL(1e-6, 1e-14));
+}
+
+static void col_sum_adds_rows_of_view(void)
+{
+    for (size_t i = 0; i < ZB_COUNT_OF(sizes); i++) {
+        ops_open(backend, 1);
+        check_col_sum(&sizes[i]);
+        ops_close();
+    }
+}
+
+#define N_IDS 11
+#define PADDING 4
+
+static void make_ids(int64_t rows, int32_t *id)
+{
+    struct zbt_rng rng = {17};
+
+    for (int64_t r = 0; r < rows; r++) {
+        id[r] = (int32_t)zbt_rand_in(&rng, 0, N_IDS - 1);
+    }
+    if (rows > 5) {
+        id[1] = -1;
+        id[2] = N_IDS;
+        id[3] = INT32_MIN;
+        id[4] = INT32_MAX;
+        id[5] = PADDING;
+    }
+}
+
+static void check_embedding(const struct size *s, int64_t padding)
+{
+    struct zbt_rng rng = {4};
+    int64_t ld = s->cols + 3, n = s->rows * ld;
+    int32_t id[300];
+    double *table = ops_random(&rng, N_IDS * s->cols, -1, 1);
+    double *dtable = ops_random(&rng, N_IDS * s->cols, -1, 1);
+    double *y = ops_random(&rng, n, -1, 1), *dy = ops_random(&rng, n, -1, 1);
+    struct zb_k_embedding_fwd f = {s->rows, s->cols, N_IDS, ld,
+                                   NULL,    NULL,    NULL};
+    struct zb_k_embedding_bwd_w w = {s->rows, s->cols, N_IDS, ld,
+                                     padding, NULL,    NULL,  NULL};
+
+    make_ids(s->rows, id);
+    w.id = f.id = ops_bytes((size_t)s->rows * 4, id);
+    f.table = ops_reals(N_IDS * s->cols, table);
+    f.y = ops_reals(n, y);
+    w.dy = ops_reals(n, dy);
+    w.dtable = ops_reals(N_IDS * s->cols, dtable);
+    ops_run(ZB_K_embedding_fwd, &f, OPS_OUT(f.y), OPS_IN(f.id, f.table));
+    ops_run(ZB_K_embedding_bwd_w, &w, OPS_OUT(w.dtable), OPS_IN(w.id, w.dy));
+    for (int64_t r = 0; r < s->rows; r++) {
+        int is_in = id[r] >= 0 && id[r] < N_IDS;
+
+        for (int64_t c = 0; c < s->cols; c++) {
+            y[r * ld + c] = is_in ? table[id[r] * s->cols + c] : NAN;
+        }
+        if (is_in && id[r] != padding) {
+            sum_into(dtable + id[r] * s->cols, dy + r * ld, s->cols);
+        }
+    }
+    ops_expect("embedding_fwd", f.y, n, y, 0);
+    ops_expect("embedding_bwd_w", w.dtable, N_IDS * s->cols, dtable,
+               OPS_TOL(1e-6, 1e-14));
+}
+
+static void embedding_skips_ids_outside_and_padding(void)
+{
+    for (size_t i = 0; i < ZB_COUNT_OF(sizes); i++) {
+        ops_open(backend, 1);
+        check_embedding(&sizes[i], i % 2 == 0 ? PADDING : -1);
+        ops_close();
+    }
+}
+
+static void check_position(int64_t batch, int64_t seq, int64_t cols)
+{
+    struct zbt_rng rng = {6};
+    int64_t n = batch * seq * cols, offset = 2, n_table = (seq + 5) * cols;
+    double *x = ops_random(&rng, n, -1, 1), *dy = ops_random(&rng, n, -1, 1);
+    double *table = ops_random(&rng, n_table, -1, 1);
+    double *dtable = ops_random(&rng, n_table, -1, 1), *y = ops_zeros(n);
+    struct zb_k_position_fwd f = {batch, seq,  cols, offset,
+                                  NULL,  NULL, NULL};
+    struct zb_k_position_bwd_w w = {batch, seq, cols, offset, NULL, NULL};
+
+    f.x = ops_reals(n, x);
+    f.table = ops_reals(n_table, table);
+    f.y = ops_blank(n);
+    w.dy = ops_reals(n, dy);
+    w.dtable = ops_reals(n_table, dtable);
+    ops_run(ZB_K_position_fwd, &f, OPS_OUT(f.y), OPS_IN(f.x, f.table));
+    ops_run(ZB_K_position_bwd_w, &w, OPS_OUT(w.dtable), OPS_IN(w.dy));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t t = (offset + i / cols % seq) * cols + i % cols;
+
+        y[i] = x[i] + table[t];
+        dtable[t] += dy[i];
+    }
+    ops_expect("position_fwd", f.y, n, y, OPS_TOL(1e-7, 1e-15));
+    ops_expect("position_bwd_w", w.dtable, n_table, dtable,
+               OPS_TOL(1e-6, 1e-14));
+}
+
+static void positions_start_at_offset_in_every_row(void)
+{
+    static const int64_t shape[][3] = {{1, 1, 1}, {3, 7, 13}, {2, 56, 3}};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(shape); i++) {
+        ops_open(backend, 1);
+        check_position(shape[i][0], shape[i][1], shape[i][2]);
+        ops_close();
+    }
+}
+
+/* ---- rope ------------------------------------------------------------------ */
+
+struct rope_shape {
+    int64_t batch, seq, heads, dim, half;
+    int interleaved;
+};
+
+static void rope_reference(const struct zb_k_rope *p, const double *x,
+                           double *y)
+{
+    for (int64_t r = 0; r < p->batch * p->seq * p->heads; r++) {
+        int64_t bt = r / p->heads, h = r % p->heads;
+        const double *xr = x + bt * p->x_row + h * p->x_head;
+        double *yr = y + bt * p->y_row + h * p->y_head;
+
+        memmove(yr, xr, (size_t)p->head_dim * sizeof(*yr));
+        for (int64_t j = 0; j < p->half; j++) {
+            double angle = 0.3 * (double)(bt % p->seq) / (double)(j + 1);
+            int64_t a = p->interleaved ? 2 * j : j;
+            int64_t b = p->interleaved ? 2 * j + 1 : j + p->half;
+            double c = cos(angle), s = sin(angle) * (p->inverse ? -1 : 1);
+
+            double xa = xr[a], xb = xr[b];
+
+            yr[a] = xa * c - xb * s;
+            yr[b] = xb * c + xa * s;
+        }
+    }
+}
+
+static void check_rope(const struct rope_shape *s)
+{
+    struct zbt_rng rng = {8};
+    struct zb_k_rope p = {.batch = s->batch, .seq = s->seq, .heads = s->heads,
+                          .head_dim = s->dim, .half = s->half,
+                          .interleaved = s->interleaved};
+    int64_t rows = s->batch * s->seq, n_x, n_y;
+    double *x, *y, *c = ops_zeros(s->seq * s->half + 1);
+    double *sn = ops_zeros(s->seq * s->half + 1);
+
+    p.x_head = s->dim;
+    p.x_row = s->heads * s->dim + 4; /* heads within packed rows */
+    p.y_head = s->dim + 1;
+    p.y_row = s->heads * p.y_head;
+    n_x = rows * p.x_row;
+    n_y = rows * p.y_row;
+    x = ops_random(&rng, n_x, -1, 1);
+    y = ops_random(&rng, n_y, -1, 1);
+    for (int64_t i = 0; i < s->seq * s->half; i++) {
+        double angle = 0.3 * (double)(i / s->half) / (double)(i % s->half + 1);
+
+        c[i] = cos(angle);
+        sn[i] = sin(angle);
+    }
+    p.cos = ops_reals(s->seq * s->half + 1, c);
+    p.sin = ops_reals(s->seq * s->half + 1, sn);
+    p.x = ops_reals(n_x, x);
+    p.y = ops_reals(n_y, y);
+    ops_run(ZB_K_rope, &p, OPS_OUT(p.y), OPS_IN(p.x, p.cos, p.sin));
+    rope_reference(&p, x, y);
+    ops_expect("rope", p.y, n_y, y, OPS_TOL(3e-7, 1e-15));
+    /* back, in place */
+    p.inverse = 1;
+    p.x = p.y;
+    p.x_row = p.y_row;
+    p.x_head = p.y_head;
+    ops_run(ZB_K_rope, &p, OPS_OUT(p.y), OPS_IN(p.cos, p.sin));
+    rope_reference(&p, y, y);
+    ops_expect("rope back", p.y, n_y, y, OPS_TOL(3e-7, 1e-15));
+}
+
+static void rope_turns_pairs_and_back(void)
+{
+    static const struct rope_shape shape[] = {
+        {1, 1, 1, 2, 1, 0},   {2, 7, 3, 8, 4, 0},  {2, 7, 3, 8, 4, 1},
+        {1, 13, 2, 12, 3, 0}, {1, 13, 2, 12, 3, 1}, {1, 3, 1, 7, 3, 1},
+        {1, 3, 2, 5, 0, 0},   {2, 56, 4, 64, 32, 0},
+    };
+
+    for (size_t i = 0; i < ZB_COUNT_OF(shape); i++) {
+        ops_open(backend, 1);
+        check_rope(&shape[i]);
+        ops_close();
+    }
+}
+
+/* ---- threads ----------------------------------------------------------------- */
+
+static void run_large(int which)
+{
+    static const struct rope_shape rope = {2, 160, 4, 64, 32, 0};
+
+    switch (which) {
+    case 0:
+        check_norm(&large, 0, 1);
+        break;
+    case 1:
+        check_norm(&large, 1, 0);
+        break;
+    case 2:
+        check_col_sum(&large);
+        break;
+    case 3:
+        check_embedding(&large, 1);
+        break;
+    case 4:
+        check_position(3, 90, 256);
+        break;
+    default:
+        check_rope(&rope);
+        break;
+    }
+}
+
+static uint64_t hash_with(int which, int n_threads)
+{
+    uint64_t hash;
+
+    ops_open(backend, n_threads);
+    run_large(which);
+    hash = ops_hash();
+    ops_close();
+    return hash;
+}
+
+static void number_of_threads_does_not_change_a_bit(void)
+{
+    for (int which = 0; which < 6; which++) {
+        uint64_t one = hash_with(which, 1);
+
+        CU_ASSERT_EQUAL(one, hash_with(which, 2));
+        CU_ASSERT_EQUAL(one, hash_with(which, 3));
+    }
+}
+
+int main(void)
+{
+    static const struct zbt_case cases[] = {
+        ZBT_CASE(norms_agree_with_formula),
+        ZBT_CASE(norm_gradients_agree_with_central_differences),
+        ZBT_CASE(col_sum_adds_rows_of_view),
+        ZBT_CASE(embedding_skips_ids_outside_and_padding),
+        ZBT_CASE(positions_start_at_offset_in_every_row),
+        ZBT_CASE(rope_turns_pairs_and_back),
+        ZBT_CASE(number_of_threads_does_not_change_a_bit),
+    };
+    int bad = 0;
+
+    for (size_t i = 0; zb_backend_at(i) != NULL; i++) {
+        backend = zb_backend_at(i)->name;
+        printf("backend %s\n", backend);
+        bad |= zbt_run("ops_rows", cases, ZB_COUNT_OF(cases));
+    }
+    return bad;
+}
