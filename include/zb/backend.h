@@ -118,7 +118,7 @@ struct zb_backend_ops {
                                const void *src, size_t bytes,
                                const char *label);
 
-    /* ---- optional: a NULL slot is filled with one that does nothing ---- */
+    /* ---- for reports and checks: other backends do nothing here ---- */
 
     /* Work enqueued from now on belongs to this node ("stage 1 F chunk 0
      * mb 3"): for reports and traces. `node` must outlive the stream. */
@@ -149,7 +149,7 @@ enum zb_status zb_backend_open(const char *name,
                                struct zb_backend **be_out) ZB_CHECKED;
 void zb_backend_close(struct zb_backend *be);
 
-/* The table of built backends: NULL past the end. */
+/* The table of built backends: NULL past the end. No slot is ever NULL. */
 const struct zb_backend_ops *zb_backend_at(size_t i);
 
 #endif

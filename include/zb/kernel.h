@@ -168,7 +168,11 @@ struct zb_k_rope {
 };
 
 /* The key of a dropout mask. An element's random number depends on seed, step,
- * site, the global index of its sample and its place within the sample. */
+ * site, the global index of its sample and its place within the sample: the
+ * Philox key is the first half of philox(key = seed, counter = step, site), the
+ * counter (sample, block); the four numbers of a block belong to elements 4 block
+ * to 4 block + 3. Elements of attention are counted along the keys, each row of
+ * keys filled up to whole blocks: block = (h * seq + i) * ceil(seq/4) + j/4. */
 struct zb_k_philox {
     uint64_t seed;
     uint64_t step;
@@ -179,7 +183,8 @@ struct zb_k_philox {
 /* out = softmax(scale * q k^T + mask) v, per batch row and head; query head h
  * reads key head h * kv_heads / q_heads. lse[b,h,t] = log of the sum of
  * exponentials. Keys j with key_mask[b,j] == 0 are left out, as are j > i when
- * causal; a query with no key left averages all keys that causality allows.
+ * causal; a query with no key left averages all keys that causality allows, so
+ * that q and k get no gradient from it.
  * Softmax weights are dropped with probability `dropout` and the rest divided
  * by 1 - dropout. No seq x seq matrix is stored. */
 struct zb_k_attention_fwd {
@@ -196,7 +201,7 @@ struct zb_k_attention_fwd {
 };
 
 /* dq, dk, dv = gradients, from the tensors of the forward pass and dout. Strides
- * of dq, dk, dv are their own. */
+ * of dq, dk, dv are their own; they may not share memory with q, k and v. */
 struct zb_k_attention_bwd {
     struct zb_k_attention_fwd fwd; /* out and lse as forward wrote them */
     const zb_real *dout;           /* dense like out */

@@ -51,7 +51,7 @@ struct cells {
 };
 
 #define MAX_CELLS 8
-#define MIN_CELL 256 /* rows or columns */
+#define MIN_CELL 384 /* rows or columns */
 #define CELL_ALIGN 48
 
 static int64_t cut(int64_t n, int64_t most, int64_t *size_out)
