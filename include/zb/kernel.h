@@ -170,9 +170,10 @@ struct zb_k_rope {
 /* The key of a dropout mask. An element's random number depends on seed, step,
  * site, the global index of its sample and its place within the sample: the
  * Philox key is the first half of philox(key = seed, counter = step, site), the
- * counter (sample, block); the four numbers of a block belong to elements 4 block
- * to 4 block + 3. Elements of attention are counted along the keys, each row of
- * keys filled up to whole blocks: block = (h * seq + i) * ceil(seq/4) + j/4. */
+ * counter (sample, block); the four numbers of a block belong to elements
+ * 4 block to 4 block + 3. Elements of attention are counted along the keys,
+ * each row of keys filled up to whole blocks: key j of query i of head h is in
+ * block (h * seq + i) * ceil(seq / 4) + j / 4. */
 struct zb_k_philox {
     uint64_t seed;
     uint64_t step;
@@ -200,8 +201,8 @@ struct zb_k_attention_fwd {
     zb_real *lse;                   /* [batch, q_heads, seq] */
 };
 
-/* dq, dk, dv = gradients, from the tensors of the forward pass and dout. Strides
- * of dq, dk, dv are their own; they may not share memory with q, k and v. */
+/* dq, dk, dv = gradients, from the tensors of the forward pass and dout. They
+ * have strides of their own and may not share memory with q, k and v. */
 struct zb_k_attention_bwd {
     struct zb_k_attention_fwd fwd; /* out and lse as forward wrote them */
     const zb_real *dout;           /* dense like out */

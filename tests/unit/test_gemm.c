@@ -40,7 +40,8 @@ static void check_gemm(const struct shape *s)
     struct zb_k_gemm p = {.m = s->m, .n = s->n, .k = s->k,
                           .trans_a = s->trans_a, .trans_b = s->trans_b,
                           .accumulate = s->accumulate};
-    int64_t a_rows = s->trans_a ? s->k : s->m, b_rows = s->trans_b ? s->n : s->k;
+    int64_t a_rows = s->trans_a ? s->k : s->m;
+    int64_t b_rows = s->trans_b ? s->n : s->k;
     double *a, *b, *c, *bias;
 
     p.lda = (s->trans_a ? s->m : s->k) + 3;

@@ -18,7 +18,7 @@ static const int64_t lengths[] = {1, 3, 7, 13, 56, 1000};
 
 #define LARGE 200003 /* for three threads */
 
-/* ---- activations ------------------------------------------------------------ */
+/* ---- activations -------------------------------------------------------- */
 
 static double act_ref(enum zb_act act, double x)
 {
@@ -176,7 +176,7 @@ static void gated_views_agree_with_formula(void)
     }
 }
 
-/* ---- add, scale, fill, copy, mse --------------------------------------------- */
+/* ---- add, scale, fill, copy, mse ---------------------------------------- */
 
 static void check_plain(int64_t n)
 {
@@ -259,7 +259,7 @@ static void copy_moves_rows_of_any_element_size(void)
     ops_close();
 }
 
-/* ---- cross-entropy ------------------------------------------------------------- */
+/* ---- cross-entropy ------------------------------------------------------ */
 
 struct xent {
     int64_t rows, cols, ld;
@@ -417,7 +417,7 @@ static void xent_of_large_logits_does_not_overflow(void)
     ops_close();
 }
 
-/* ---- sums ------------------------------------------------------------------------ */
+/* ---- sums --------------------------------------------------------------- */
 
 static void check_sums(int64_t n)
 {
@@ -452,7 +452,7 @@ static void sums_are_kept_in_double(void)
     }
 }
 
-/* ---- random numbers ---------------------------------------------------------------- */
+/* ---- random numbers ----------------------------------------------------- */
 
 static void check_dropout(int64_t batch, int64_t n, int has_addend)
 {
@@ -567,12 +567,13 @@ static void normal_number_depends_on_element_only(void)
     ops_close();
 }
 
-/* ---- optimizers ---------------------------------------------------------------------- */
+/* ---- optimizers --------------------------------------------------------- */
 
 static void check_adamw(int64_t n, int n_steps)
 {
     struct zbt_rng rng = {(unsigned long long)n};
-    double *w = ops_random(&rng, n, -1, 1), *m = ops_zeros(n), *v = ops_zeros(n);
+    double *w = ops_random(&rng, n, -1, 1);
+    double *m = ops_zeros(n), *v = ops_zeros(n);
     struct zb_k_adamw p = {.n = n, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95,
                            .eps = 1e-4, .weight_decay = 0.1, .grad_scale = 0.5};
     zb_real *grad = ops_blank(n);
@@ -646,7 +647,7 @@ static void sgd_starts_its_buffer_at_step_one(void)
     }
 }
 
-/* ---- threads --------------------------------------------------------------------------- */
+/* ---- threads ------------------------------------------------------------ */
 
 static void run_large(int which)
 {

@@ -25,7 +25,7 @@ static const struct size large = {257, 520};
 
 #define EPS 1e-5
 
-/* ---- norms --------------------------------------------------------------- */
+/* ---- norms -------------------------------------------------------------- */
 
 struct norm {
     int is_rms;
@@ -268,7 +268,7 @@ static void norm_gradients_agree_with_central_differences(void)
     }
 }
 
-/* ---- column sums, embedding, positions ------------------------------------ */
+/* ---- column sums, embedding, positions ---------------------------------- */
 
 static void check_col_sum(const struct size *s)
 {
@@ -400,7 +400,7 @@ static void positions_start_at_offset_in_every_row(void)
     }
 }
 
-/* ---- rope ------------------------------------------------------------------ */
+/* ---- rope --------------------------------------------------------------- */
 
 struct rope_shape {
     int64_t batch, seq, heads, dim, half;
@@ -486,7 +486,7 @@ static void rope_turns_pairs_and_back(void)
     }
 }
 
-/* ---- threads ----------------------------------------------------------------- */
+/* ---- threads ------------------------------------------------------------ */
 
 static void run_large(int which)
 {
