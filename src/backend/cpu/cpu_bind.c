@@ -20,6 +20,8 @@ static hwloc_obj_t core_at(const struct zb_cpu_binder *b, int i)
     return NULL;
 }
 
+/* Bind only a run that takes every core: another process could have been given
+ * the same first cores, and the scheduler places fewer threads well enough. */
 static int read_machine(struct zb_cpu_binder *b, int n_cores)
 {
     if (hwloc_topology_init(&b->topo) != 0) {
@@ -29,7 +31,7 @@ static int read_machine(struct zb_cpu_binder *b, int n_cores)
     b->allowed = hwloc_bitmap_alloc();
     return b->allowed != NULL && hwloc_topology_load(b->topo) == 0 &&
            hwloc_get_cpubind(b->topo, b->allowed, HWLOC_CPUBIND_THREAD) == 0 &&
-           core_at(b, n_cores - 1) != NULL;
+           core_at(b, n_cores - 1) != NULL && core_at(b, n_cores) == NULL;
 }
 
 void zb_cpu_binder_init(struct zb_cpu_binder *b, int n_devices,
