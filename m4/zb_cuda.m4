@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: MIT
 # ZB_CHECK_CUDA: --with-cuda=DIR|yes|no|check. An explicit request that fails is
-# an error; "check" degrades. Global CPPFLAGS, LDFLAGS and LIBS are restored.
+# an error; "check" degrades. Without a DIR the toolkit is $CUDA_HOME, that of
+# the nvcc on PATH, or /usr/local/cuda. Global CPPFLAGS, LDFLAGS and LIBS are
+# restored.
 AC_DEFUN([ZB_CHECK_CUDA], [
   AC_ARG_VAR([NVCC], [CUDA compiler])
   AC_ARG_VAR([NVCC_GENCODE], [nvcc -gencode flags])
+  AC_ARG_VAR([CUDA_HOME], [CUDA toolkit, when --with-cuda names none])
   AC_ARG_WITH([cuda], [AS_HELP_STRING([--with-cuda=DIR], [CUDA toolkit (default: check)])],
     [], [with_cuda=check])
   zb_cuda=no zb_cuda_dir=
   AS_CASE([$with_cuda],
     [no], [],
-    [yes|check], [AS_IF([test -d /usr/local/cuda], [zb_cuda_dir=/usr/local/cuda])],
+    [yes|check], [
+      AS_IF([test -n "$CUDA_HOME"], [zb_cuda_dir=$CUDA_HOME],
+        [zb_nvcc=`command -v nvcc`], [zb_cuda_dir=${zb_nvcc%/bin/nvcc}],
+        [test -d /usr/local/cuda], [zb_cuda_dir=/usr/local/cuda])],
     [zb_cuda_dir=$with_cuda])
   AS_IF([test "x$with_cuda" != xno], [
     AS_IF([test -n "$zb_cuda_dir"], [

@@ -13,6 +13,13 @@ AC_DEFUN([ZB_WARNINGS], [
     AC_MSG_CHECKING([whether $CC accepts zb_flag])
     AC_COMPILE_IFELSE([AC_LANG_PROGRAM], [WARN_CFLAGS="$WARN_CFLAGS zb_flag"; AC_MSG_RESULT([yes])], [AC_MSG_RESULT([no])])
     CFLAGS=$zb_save_CFLAGS])
+  # clang warns of each loop that it does not vectorise; that is no mistake.
+  AC_MSG_CHECKING([whether $CC has -Wpass-failed])
+  zb_save_CFLAGS=$CFLAGS
+  CFLAGS="$CFLAGS -Werror -Wpass-failed"
+  AC_COMPILE_IFELSE([AC_LANG_PROGRAM],
+    [WARN_CFLAGS="$WARN_CFLAGS -Wno-pass-failed"; AC_MSG_RESULT([yes])], [AC_MSG_RESULT([no])])
+  CFLAGS=$zb_save_CFLAGS
   AC_ARG_ENABLE([werror], [AS_HELP_STRING([--enable-werror], [treat warnings as errors])], [], [enable_werror=no])
   AS_IF([test "x$enable_werror" = xyes], [WARN_CFLAGS="$WARN_CFLAGS -Werror"])
   AC_SUBST([WARN_CFLAGS])

@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: MIT */
+#define ZB_REAL_IS_DOUBLE
+#include "kern_rows.cu"
