@@ -1,18 +1,18 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Subjects of commits read "area: imperative summary": at most 72 characters, no
-# full stop, an area that is a folder of the tree or a word from the list below. Takes a range as git log does; by default all
-# commits since this script came.
+# full stop, an area that is a folder of the tree or a word from the list below.
+# Takes a range as git log does; by default all commits since this script came.
 set -eu
 cd "$(dirname "$0")/.."
 git rev-parse --git-dir >/dev/null 2>&1 || { echo "not a git tree"; exit 77; }
 
-first=$(git log --diff-filter=A --format=%h -- scripts/check-commits.sh | tail -n 1)
+came=$(git log --diff-filter=A --format=%h -- scripts/check-commits.sh |
+    tail -n 1)
 areas=" build ci golden style $(git ls-tree -r -d --name-only HEAD |
     sed 's,.*/,,' | sort -u | tr '\n' ' ')"
-git log --no-merges --format='%h %s' "${1:-${first:+$first..}HEAD}" |
-LC_ALL=C awk -v first=$(git log --diff-filter=A --format=%h -- scripts/check-commits.sh | tail -n 1)
-areas="$areas" '
+git log --no-merges --format='%h %s' "${1:-$came..HEAD}" |
+    LC_ALL=C awk -v areas="$areas" '
     function bad(why) {
         printf "%s: %s: %s\n", id, why, subject
         n_bad++
