@@ -48,7 +48,7 @@ static int linear(struct zb_graph *g, const char *name, int x)
     return zb_g_linear(g, x, matrix(g, name, H, H), ZB_G_NONE, 0);
 }
 
-/* ---- refusals ------------------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------ */
 
 /* zb_graph_finish() fails with a text that has all the words. */
 static void expect_mistake(struct zb_graph *g, const char *a, const char *b,
@@ -198,7 +198,7 @@ static void too_long_sequence_is_refused(void)
     zb_graph_free(g);
 }
 
-/* ---- gradients and uses ----------------------------------------------------- */
+/* ---- gradients and uses -------------------------------------------------- */
 
 /* x -> frozen linear -> tied twice -> output; one branch leads nowhere. */
 static struct zb_graph *uses_graph(void)
@@ -297,7 +297,7 @@ static void frozen_model_has_no_backward(void)
     zb_graph_free(g);
 }
 
-/* ---- memory ----------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------- */
 
 static size_t pad(size_t bytes)
 {
@@ -465,7 +465,7 @@ static void early_tensor_rides_along(void)
     zb_graph_free(g);
 }
 
-/* ---- costs and cuts ----------------------------------------------------------- */
+/* ---- costs and cuts ------------------------------------------------------ */
 
 static void flops_of_linear_by_hand(void)
 {
@@ -609,7 +609,7 @@ static void auto_cut_with_more_chunks_than_layers(void)
     zb_graph_free(g);
 }
 
-/* ---- allocation failures -------------------------------------------------------- */
+/* ---- allocation failures ------------------------------------------------- */
 
 static enum zb_status build_and_compile(void)
 {

@@ -48,7 +48,7 @@ static int heads(struct ctx *k, int x, int64_t first, int64_t n)
     return zb_g_reshape(k->g, zb_g_slice(k->g, x, first, 2 * n), 4, dim);
 }
 
-/* ---- the ops -------------------------------------------------------------- */
+/* ---- the ops ------------------------------------------------------------- */
 
 static int op_linear(struct ctx *k, int x)
 {
@@ -240,7 +240,7 @@ static const struct {
     {"xent_scaled", op_xent_scaled, 0},
 };
 
-/* ---- one graph --------------------------------------------------------------- */
+/* ---- one graph ----------------------------------------------------------- */
 
 static int build(struct ctx *k, size_t op)
 {

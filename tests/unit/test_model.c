@@ -16,12 +16,13 @@
 #include "zb/model.h"
 
 #define LLAMA                                                                  \
-    "{\"model_type\": \"llama\",\n \"vocab_size\": 32,\n \"hidden_size\": 16,\n" \
-    " \"intermediate_size\": 24,\n \"num_hidden_layers\": 2,\n"                \
-    " \"num_attention_heads\": 4,\n \"max_position_embeddings\": 64"
+    "{\"model_type\": \"llama\",\n \"vocab_size\": 32,\n"                     \
+    " \"hidden_size\": 16,\n \"intermediate_size\": 24,\n"                     \
+    " \"num_hidden_layers\": 2,\n \"num_attention_heads\": 4,\n" \
+    " \"max_position_embeddings\": 64"
 #define GPT2                                                                   \
-    "{\"model_type\": \"gpt2\",\n \"vocab_size\": 32,\n \"n_positions\": 16,\n" \
-    " \"n_embd\": 16,\n \"n_layer\": 2,\n \"n_head\": 4"
+    "{\"model_type\": \"gpt2\",\n \"vocab_size\": 32,\n"                      \
+    " \"n_positions\": 16,\n \"n_embd\": 16,\n \"n_layer\": 2,\n \"n_head\": 4"
 
 static const struct zb_model_opts plain;
 
@@ -54,7 +55,7 @@ static void refused(const char *text, const char *const *words)
     expect_words(words);
 }
 
-/* ---- files ---------------------------------------------------------------- */
+/* ---- files --------------------------------------------------------------- */
 
 static void broken_json_names_line(void)
 {
@@ -190,7 +191,7 @@ static void llama3_scaling_has_published_values(void)
     zb_model_free(m);
 }
 
-/* ---- by hand ------------------------------------------------------------------- */
+/* ---- by hand ------------------------------------------------------------- */
 
 static void keys_by_hand_build_the_same_model(void)
 {
@@ -240,7 +241,7 @@ static void alias_given_twice_is_refused(void)
     refused(GPT2 ",\n \"hidden_size\": 16}", WORDS("twice", "hidden_size"));
 }
 
-/* ---- options -------------------------------------------------------------------- */
+/* ---- options ------------------------------------------------------------- */
 
 static struct zb_param_info param_of(const struct zb_model *m,
                                      const char *name)
