@@ -146,7 +146,11 @@ static char *config_text(const struct zb_config *c)
     text = json_dumps(all, JSON_INDENT(2) | JSON_SORT_KEYS |
                                JSON_REAL_PRECISION(17));
     json_decref(all);
-    copy = text != NULL ? zb_strdup(text) : NULL;
+    if (text == NULL) {
+        zb_fail(ZB_ENOMEM, "out of host memory (config)");
+        return NULL;
+    }
+    copy = zb_strdup(text);
     free(text);
     return copy;
 }
