@@ -224,8 +224,9 @@ const struct zb_stage_nodes *zb_worker_nodes(const struct zb_worker *w);
 int zb_get_model_chunk_id(const struct zb_worker *w, int i, int is_forward);
 
 /* Begin a step over `in`, which stays valid until its work is done; every worker
- * does so once per step (training steps count for dropout). n_micro is at most
- * what the session has run before. Then enqueue the copy of one microbatch's
+ * does so once per step (training steps count for dropout). n_micro is that of
+ * the session, and forward only at most what it has run before: ZB_EINVAL
+ * otherwise. No outputs are returned. Then enqueue the copy of one microbatch's
  * fields; the nodes below do that themselves. */
 enum zb_status zb_load_batch(struct zb_worker *w,
                              const struct zb_step_input *in, int n_micro,

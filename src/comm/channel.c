@@ -9,12 +9,13 @@
 struct entry {
     int msg;
     int mb;
-    uint32_t meta_version;
+    uint64_t meta_version;
 };
 
+/* Counts of 64 bits: they never wrap, which n_slots would not divide. */
 struct ring {
-    _Atomic uint32_t head;
-    _Atomic uint32_t tail;
+    _Atomic uint64_t head;
+    _Atomic uint64_t tail;
     struct zb_signal moved;
     struct entry *slot; /* [n_slots], n_slots > buffers in the pool */
 };
@@ -32,9 +33,9 @@ struct zb_channel {
      * there are fewer messages under way than entries. */
     struct zb_bind *meta; /* [n_slots], sender writes before the ring's head */
     struct zb_bind sent;  /* sender only */
-    uint32_t sent_version;
+    uint64_t sent_version;
     struct zb_bind seen; /* receiver only */
-    uint32_t seen_version;
+    uint64_t seen_version;
 
     uint64_t n_messages, n_meta_writes; /* sender only */
     uint64_t n_meta_reads;              /* receiver only */
@@ -51,7 +52,7 @@ static enum zb_status ring_init(struct ring *r, uint32_t n_slots)
 
 static void ring_put(struct zb_channel *c, struct ring *r, struct entry e)
 {
-    uint32_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
+    uint64_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
 
     r->slot[head % c->n_slots] = e;
     atomic_store_explicit(&r->head, head + 1, memory_order_release);
@@ -61,7 +62,7 @@ static void ring_put(struct zb_channel *c, struct ring *r, struct entry e)
 static enum zb_status ring_take(struct zb_channel *c, struct ring *r,
                                 struct entry *e_out)
 {
-    uint32_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
+    uint64_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
 
     for (;;) {
         uint32_t seen = zb_signal_seq(&r->moved);

@@ -25,16 +25,19 @@ enum zb_status zb_load_batch(struct zb_worker *w, const struct zb_step_input *in
 {
     const struct zb_layout *l = &w->s->plan->layout[w->stage];
 
-    if (n_micro > w->n_fly) {
+    /* Memory for training is laid out for the session's number. */
+    if (is_training ? n_micro != w->s->plan->o.n_micro : n_micro > w->n_fly) {
         return zb_fail(ZB_EINVAL,
                        "%d microbatches, but the session has room for %d",
-                       n_micro, w->n_fly);
+                       n_micro,
+                       is_training ? w->s->plan->o.n_micro : w->n_fly);
     }
     ZB_TRY(zb_cut_batch(w->s->plan, in, n_micro, w->mb));
     w->in = in;
     w->n_micro = n_micro;
     w->is_training = is_training;
-    w->step += is_training;
+    w->step += is_training != 0;
+    w->flags = 0;
     for (int i = 0; i < l->n_slots; i++) {
         w->is_loaded[i] = 0;
     }

@@ -84,12 +84,28 @@ static enum zb_status run_command(struct zb_session *s, zb_command_fn fn,
     return wait_done(s);
 }
 
+struct each_arg {
+    zb_command_fn fn;
+    void *arg;
+};
+
+/* What the caller lends for the call must not be in use after it. */
+static enum zb_status do_each(struct zb_worker *w, void *arg)
+{
+    struct each_arg *a = arg;
+
+    ZB_TRY(a->fn(w, a->arg));
+    return w->ops->stream_sync(w->stream);
+}
+
 enum zb_status zb_session_each(struct zb_session *s,
                                enum zb_status (*fn)(struct zb_worker *w,
                                                     void *arg),
                                void *arg)
 {
-    return run_command(s, fn, arg);
+    struct each_arg a = {fn, arg};
+
+    return run_command(s, do_each, &a);
 }
 
 /* ---- starting and stopping --------------------------------------------------------- */
@@ -290,9 +306,9 @@ static enum zb_status do_nodes(struct zb_worker *w, void *arg)
 {
     struct step_arg *a = arg;
 
+    ZB_TRY(zb_load_batch(w, a->in, a->n_micro, a->is_training));
     w->flags = a->flags;
     w->output = a->output;
-    ZB_TRY(zb_load_batch(w, a->in, a->n_micro, a->is_training));
     ZB_TRY(zb_worker_run_nodes(w, &a->sched->stages[w->stage]));
     return w->ops->stream_sync(w->stream);
 }
@@ -351,7 +367,9 @@ enum zb_status zb_session_loss(struct zb_session *s,
                                const struct zb_step_input *in, int n_micro,
                                struct zb_step_result *res)
 {
-    ZB_TRY(reserve_micro(s, n_micro));
+    if (n_micro > s->n_mb) {
+        return zb_fail(ZB_EINVAL, "no step had %d microbatches", n_micro);
+    }
     ZB_TRY(zb_cut_batch(s->plan, in, n_micro, s->mb));
     add_up_loss(s, n_micro, res);
     return ZB_OK;

