@@ -2,6 +2,7 @@
 #include "config.h"
 #include "run_util.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +60,16 @@ struct zb_model *ru_gpt2(double dropout)
     return make(key, ZB_COUNT_OF(key), 0);
 }
 
+static void fill_input(struct ru_batch *b)
+{
+    b->field[0] = b->ids;
+    b->field[1] = b->labels;
+    b->in = (struct zb_step_input){.n_rows = b->n_rows,
+                                   .seq_len = b->seq_len,
+                                   .field = b->field,
+                                   .sample = b->sample};
+}
+
 void ru_batch_init(struct ru_batch *b, int64_t n_rows, int64_t seq_len,
                    unsigned long long seed)
 {
@@ -81,12 +92,7 @@ void ru_batch_init(struct ru_batch *b, int64_t n_rows, int64_t seq_len,
                                      : (int32_t)zbt_rand_in(&rng, 0, VOCAB - 1);
         }
     }
-    b->field[0] = b->ids;
-    b->field[1] = b->labels;
-    b->in = (struct zb_step_input){.n_rows = n_rows,
-                                   .seq_len = seq_len,
-                                   .field = b->field,
-                                   .sample = b->sample};
+    fill_input(b);
 }
 
 void ru_batch_release(struct ru_batch *b)
@@ -94,6 +100,17 @@ void ru_batch_release(struct ru_batch *b)
     zb_free(b->ids);
     zb_free(b->labels);
     zb_free(b->sample);
+}
+
+void ru_rows(const struct ru_batch *b, int64_t first, int64_t n,
+             struct ru_batch *part)
+{
+    *part = *b;
+    part->n_rows = n;
+    part->ids += first * b->seq_len;
+    part->labels += first * b->seq_len;
+    part->sample += first;
+    fill_input(part);
 }
 
 struct zb_session_opts ru_opts(int n_stages, int n_micro, int64_t max_rows)
@@ -113,7 +130,7 @@ struct zb_session_opts ru_opts(int n_stages, int n_micro, int64_t max_rows)
     return o;
 }
 
-static size_t total_elems(const struct zb_model *m)
+size_t ru_n_elems(const struct zb_model *m)
 {
     const struct zb_graph *g = zb_model_graph(m);
     size_t n = 0;
@@ -128,10 +145,9 @@ static size_t total_elems(const struct zb_model *m)
 
 typedef enum zb_status (*get_fn)(struct zb_session *s, int param, zb_real *out);
 
-static void collect(struct zb_session *s, const struct zb_model *m, get_fn get,
-                    zb_real *out)
+static void collect(struct zb_session *s, get_fn get, zb_real *out)
 {
-    const struct zb_graph *g = zb_model_graph(m);
+    const struct zb_graph *g = zb_model_graph(zb_session_model(s));
 
     for (int i = 0; i < zb_graph_n_params(g); i++) {
         struct zb_param_info info = zb_graph_param(g, i);
@@ -141,6 +157,16 @@ static void collect(struct zb_session *s, const struct zb_model *m, get_fn get,
     }
 }
 
+void ru_get_params(struct zb_session *s, zb_real *out)
+{
+    collect(s, zb_session_get_param, out);
+}
+
+void ru_get_grads(struct zb_session *s, zb_real *out)
+{
+    collect(s, zb_session_get_grad, out);
+}
+
 void ru_train_two_steps(const struct zb_model *m,
                         const struct zb_session_opts *o,
                         const struct ru_batch *b, struct ru_result *r)
@@ -148,18 +174,18 @@ void ru_train_two_steps(const struct zb_model *m,
     struct zb_session *s = NULL;
     struct zb_step_result res = {.loss = 0};
 
-    r->n = total_elems(m);
+    r->n = ru_n_elems(m);
     r->grads = zb_alloc_array(r->n, sizeof(zb_real));
     r->params = zb_alloc_array(r->n, sizeof(zb_real));
     CU_ASSERT_FATAL(r->grads != NULL && r->params != NULL);
     ZBT_OK(zb_session_new(m, o, &s));
     ZBT_OK(zb_forward_backward_step(s, &b->in, ZB_RETURN_LOSS, &res));
-    collect(s, m, zb_session_get_grad, r->grads);
+    ru_get_grads(s, r->grads);
     ZBT_OK(zb_optimizer_step(s, 1e-2, &res));
     r->loss = res.loss;
     r->norm = res.grad_norm;
     ZBT_OK(zb_train_step(s, &b->in, 1e-2, &res));
-    collect(s, m, zb_session_get_param, r->params);
+    ru_get_params(s, r->params);
     zb_session_free(s);
 }
 
@@ -175,4 +201,15 @@ int ru_result_equal(const struct ru_result *a, const struct ru_result *b)
            memcmp(&a->norm, &b->norm, sizeof(a->norm)) == 0 && a->n == b->n &&
            memcmp(a->grads, b->grads, a->n * sizeof(zb_real)) == 0 &&
            memcmp(a->params, b->params, a->n * sizeof(zb_real)) == 0;
+}
+
+double ru_error(const zb_real *a, const zb_real *b, size_t n)
+{
+    double diff = 0, norm = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        diff += pow((double)a[i] - (double)b[i], 2);
+        norm += pow((double)b[i], 2);
+    }
+    return sqrt(diff) / sqrt(norm);
 }

@@ -48,6 +48,18 @@ void ru_train_two_steps(const struct zb_model *m,
                         const struct zb_session_opts *o,
                         const struct ru_batch *b, struct ru_result *r);
 void ru_result_release(struct ru_result *r);
+
+/* Elements of all parameters together, and all of them, one after the other. */
+size_t ru_n_elems(const struct zb_model *m);
+void ru_get_params(struct zb_session *s, zb_real *out);
+void ru_get_grads(struct zb_session *s, zb_real *out);
+
+/* Rows [first, first + n) of a batch; borrows them. Not to be released. */
+void ru_rows(const struct ru_batch *b, int64_t first, int64_t n,
+             struct ru_batch *part);
+
+/* || a - b || / || b || */
+double ru_error(const zb_real *a, const zb_real *b, size_t n);
 int ru_result_equal(const struct ru_result *a, const struct ru_result *b);
 
 #endif

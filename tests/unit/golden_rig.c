@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+#include "golden_rig.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "zbt.h"
+
+static int32_t *read_ints(const struct zb_st_file *f, const char *name)
+{
+    const struct zb_st_tensor *t = zb_st_find(f, name);
+    int32_t *v;
+
+    CU_ASSERT_PTR_NOT_NULL_FATAL(t);
+    v = calloc((size_t)t->n_elems, sizeof(*v));
+    ZBT_OK(zb_st_read_i32(f, t, v, t->n_elems));
+    return v;
+}
+
+double *golden_doubles(const struct golden *d, const char *name)
+{
+    const struct zb_st_tensor *t = zb_st_find(d->file, name);
+    double *v;
+
+    if (t == NULL) {
+        printf("\n%s has no %s\n", d->file->path, name);
+    }
+    CU_ASSERT_PTR_NOT_NULL_FATAL(t);
+    v = calloc((size_t)t->n_elems, sizeof(*v));
+    ZBT_OK(zb_st_read_f64(d->file, t, v, t->n_elems));
+    return v;
+}
+
+/* Position t is scored against label t + 1; the last against nothing. */
+static void shift(int32_t *labels, int rows, int seq)
+{
+    for (int r = 0; r < rows; r++) {
+        memmove(labels + r * seq, labels + r * seq + 1,
+                ((size_t)seq - 1) * sizeof(*labels));
+        labels[r * seq + seq - 1] = -100;
+    }
+}
+
+static void read_params(struct golden *d)
+{
+    int n = zb_graph_n_params(d->g);
+
+    d->params = calloc((size_t)n, sizeof(*d->params));
+    for (int p = 0; p < n; p++) {
+        struct zb_param_info info = zb_graph_param(d->g, p);
+        int64_t elems = zb_shape_elems(&info.shape);
+        const struct zb_st_tensor *t;
+        char name[256];
+
+        snprintf(name, sizeof(name), "param.%s", info.name);
+        t = zb_st_find(d->file, name);
+        if (t == NULL) {
+            printf("\n%s has no %s\n", d->file->path, name);
+        }
+        CU_ASSERT_PTR_NOT_NULL_FATAL(t);
+        d->params[p] = calloc((size_t)elems, sizeof(zb_real));
+        ZBT_OK(zb_st_read_real(d->file, t, d->params[p], elems));
+    }
+}
+
+void golden_open(struct golden *d, const char *name)
+{
+    char rel[128];
+    struct zb_model_opts opts = {.max_seq = 0};
+    const struct zb_st_tensor *t;
+    int at = 0;
+
+    memset(d, 0, sizeof(*d));
+    snprintf(rel, sizeof(rel), "tests/golden/%s.safetensors", name);
+    ZBT_OK(zb_st_open(zbt_source_path(rel), &d->file));
+    t = zb_st_find(d->file, "input_ids");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(t);
+    d->rows = (int)t->dims[0];
+    d->seq = (int)t->dims[1];
+    opts.has_key_mask = zb_st_find(d->file, "attention_mask") != NULL;
+    ZBT_OK(zb_model_from_json(zb_st_find_meta(d->file, "config"), name, &opts,
+                              &d->model));
+    d->g = zb_model_graph(d->model);
+    read_params(d);
+    d->ids = read_ints(d->file, "input_ids");
+    d->labels = read_ints(d->file, "labels");
+    shift(d->labels, d->rows, d->seq);
+    if (opts.has_key_mask) {
+        d->mask = read_ints(d->file, "attention_mask");
+        CU_ASSERT_STRING_EQUAL(zb_graph_data(d->g, at).name,
+                               "attention_mask");
+        d->data[at++] = d->mask;
+    }
+    CU_ASSERT_STRING_EQUAL(zb_graph_data(d->g, at).name, "input_ids");
+    d->data[at++] = d->ids;
+    CU_ASSERT_STRING_EQUAL(zb_graph_data(d->g, at).name, "labels");
+    d->data[at++] = d->labels;
+}
+
+void golden_close(struct golden *d)
+{
+    for (int p = 0; p < zb_graph_n_params(d->g); p++) {
+        free(d->params[p]);
+    }
+    free(d->params);
+    zb_model_free(d->model);
+    zb_st_close(d->file);
+    free(d->ids);
+    free(d->labels);
+    free(d->mask);
+}
+
+static double norm_of(const double *x, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        sum += x[i] * x[i];
+    }
+    return sqrt(sum);
+}
+
+double golden_total_norm(const struct golden *d)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < d->file->n_tensors; i++) {
+        const struct zb_st_tensor *t = &d->file->tensors[i];
+
+        if (strncmp(t->name, "grad.", 5) == 0) {
+            double *v = golden_doubles(d, t->name);
+
+            sum += pow(norm_of(v, t->n_elems), 2);
+            free(v);
+        }
+    }
+    return sqrt(sum);
+}
+
+double golden_error(const double *a, const double *b, int64_t n, double floor)
+{
+    double sum = 0, norm = norm_of(b, n);
+
+    for (int64_t i = 0; i < n; i++) {
+        sum += (a[i] - b[i]) * (a[i] - b[i]);
+    }
+    return sqrt(sum) / (norm > floor ? norm : floor);
+}
