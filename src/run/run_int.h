@@ -221,6 +221,10 @@ struct zb_session {
     double last_flops;
 };
 
+/* The workers leave and are joined; what is left can only be looked at and
+ * freed. For tests that ask the backend about the way out. */
+void zb_session_stop(struct zb_session *s);
+
 /* worker.c: the thread's function; `arg` is the worker. */
 void zb_worker_main(void *arg);
 

@@ -246,16 +246,21 @@ enum zb_status zb_session_new(const struct zb_model *model,
     return ZB_OK;
 }
 
-void zb_session_free(struct zb_session *s)
+void zb_session_stop(struct zb_session *s)
 {
-    if (s == NULL) {
-        return;
-    }
     if (s->n_running > 0) {
         s->command = NULL;
         zb_signal_bump(&s->go);
         join_all(s);
     }
+}
+
+void zb_session_free(struct zb_session *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    zb_session_stop(s);
     for (int i = 0; s->worker != NULL && i < s->plan->n_stages; i++) {
         zb_free(s->worker[i].mb);
         zb_free(s->worker[i].loss_host);

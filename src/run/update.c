@@ -211,6 +211,7 @@ enum zb_status zb_worker_zero_grad(struct zb_worker *w)
 {
     const struct zb_run_plan *p = w->s->plan;
 
+    w->ops->stream_mark(w->stream, "zero gradients");
     /* Another stage may still read a shared gradient for its update. */
     for (int s = 0; s < p->n_stages && p->has_shared; s++) {
         ZB_TRY(w->ops->stream_wait(w->stream, w->s->worker[s].opt_done));
@@ -294,6 +295,7 @@ enum zb_status zb_worker_reduce_grads(struct zb_worker *w)
 {
     const struct zb_run_plan *p = w->s->plan;
 
+    w->ops->stream_mark(w->stream, "sum gradients");
     if (p->has_shared) {
         ZB_TRY(w->ops->event_record(w->grads_done, w->stream));
         ZB_TRY(zb_group_meet(w->s->group));
@@ -383,6 +385,7 @@ enum zb_status zb_worker_update(struct zb_worker *w, double lr,
     const struct zb_run_plan *p = w->s->plan;
     double norm, scale;
 
+    w->ops->stream_mark(w->stream, "update");
     ZB_TRY(publish_norms(w));
     ZB_TRY(zb_group_meet(w->s->group));
     norm = total_norm(w);

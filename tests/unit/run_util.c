@@ -116,6 +116,7 @@ void ru_rows(const struct ru_batch *b, int64_t first, int64_t n,
 struct zb_session_opts ru_opts(int n_stages, int n_micro, int64_t max_rows)
 {
     const char *backend = getenv("ZB_TEST_BACKEND");
+    const char *seed = getenv("ZB_TEST_SEED");
     struct zb_session_opts o;
 
     zb_session_opts_init(&o);
@@ -126,6 +127,7 @@ struct zb_session_opts ru_opts(int n_stages, int n_micro, int64_t max_rows)
     o.max_seq = RU_SEQ;
     o.seed = 7;
     o.watchdog_s = 60;
+    o.check_seed = seed != NULL ? strtoull(seed, NULL, 10) : 0;
     o.check_delay_us = 20;
     return o;
 }

@@ -31,7 +31,7 @@ void ru_batch_init(struct ru_batch *b, int64_t n_rows, int64_t seq_len,
 void ru_batch_release(struct ru_batch *b);
 
 /* Options of a small session on the cpu backend; ZB_TEST_BACKEND in the
- * environment names another one. */
+ * environment names another one, ZB_TEST_SEED the seed of its delays. */
 struct zb_session_opts ru_opts(int n_stages, int n_micro, int64_t max_rows);
 
 /* What a training step leaves: enough to compare bit by bit. */

@@ -1,0 +1,24 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# The tests of the runtime once more, on the check backend: any access that no
+# event orders fails them. With ZBT_LONG also the long ones, for 20 seeds of
+# delays.
+set -eu
+dir=${builddir:-.}/tests/unit
+programs="test_run_eval test_run_loss test_run_graph test_run_schedule
+    test_run_golden test_run_memory"
+seeds=1
+if [ -n "${ZBT_LONG:-}" ]; then
+    programs="$programs test_run_fault test_run_bits"
+    seeds=$(seq 20)
+fi
+unset ZBT_LONG
+
+status=0
+for seed in $seeds; do
+    for program in $programs; do
+        echo "== $program, seed $seed"
+        ZB_TEST_BACKEND=check ZB_TEST_SEED=$seed "$dir/$program" || status=1
+    done
+done
+exit "$status"
