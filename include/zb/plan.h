@@ -145,6 +145,12 @@ void zb_schedule_free(struct zb_schedule *s);
 enum zb_status zb_plan_forward_only(const struct zb_plan_input *in,
                                     struct zb_schedule **s_out) ZB_CHECKED;
 
+/* The forward-only schedule `round` over and over, until there are n_micro
+ * microbatches: a stage that goes through it holds at no time more messages than
+ * in `round`. ZB_EINVAL for sizes that can not be planned. */
+enum zb_status zb_plan_repeat(const struct zb_schedule *round, int n_micro,
+                              struct zb_schedule **s_out) ZB_CHECKED;
+
 /* Recompute every start and end, makespan, span, bubble rate and peak memory
  * from the order of the compute nodes and the costs of `in`: each node as early
  * as its stage and its inputs allow. ZB_ECONFIG when the order can not finish,

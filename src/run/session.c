@@ -455,11 +455,11 @@ enum zb_status zb_zero_grad(struct zb_session *s)
 }
 
 /* A forward-only schedule for n_micro; kept until another number is asked for.
- * The pools were sized for such an order. */
+ * It goes through the planned one in turn, for which the message buffers were
+ * counted: an order made for n_micro could need more of them. */
 static enum zb_status eval_schedule(struct zb_session *s, int n_micro,
                                     const struct zb_schedule **sched_out)
 {
-    struct zb_plan_input in = s->plan->in;
     struct zb_schedule *made;
 
     if (n_micro == s->plan->o.n_micro) {
@@ -467,8 +467,7 @@ static enum zb_status eval_schedule(struct zb_session *s, int n_micro,
         return ZB_OK;
     }
     if (s->eval == NULL || s->eval->n_micro != n_micro) {
-        in.n_micro = n_micro;
-        ZB_TRY(zb_plan_forward_only(&in, &made));
+        ZB_TRY(zb_plan_repeat(s->plan->eval, n_micro, &made));
         zb_schedule_free(s->eval);
         s->eval = made;
     }

@@ -131,6 +131,34 @@ static void steady_steps_allocate_nothing(void)
     zb_model_free(m);
 }
 
+/* The message buffers are counted for the planned number of microbatches. With
+ * late messages an order made for more of them would want more buffers, and wait
+ * for them for ever. */
+static void more_microbatches_than_planned_need_no_more_buffers(void)
+{
+    static const int planned[] = {1, 2, 4};
+    struct zb_model *m = ru_llama();
+    struct ru_batch b;
+
+    ru_batch_init(&b, 40, RU_SEQ, 1);
+    for (size_t i = 0; i < ZB_COUNT_OF(planned); i++) {
+        struct zb_session_opts o = ru_opts(2, planned[i], 40);
+        struct zb_step_result one = {.loss = 0}, many = {.loss = 0};
+        struct zb_session *s = NULL;
+
+        o.c_cost = 30;
+        o.watchdog_s = 20;
+        ZBT_OK(zb_session_new(m, &o, &s));
+        ZBT_OK(zb_run_forward_only(s, &b.in, 0, ZB_RETURN_LOSS, &one));
+        ZBT_OK(zb_run_forward_only(s, &b.in, 39, ZB_RETURN_LOSS, &many));
+        CU_ASSERT_DOUBLE_EQUAL(many.loss, one.loss, 1e-5);
+        CU_ASSERT_EQUAL(many.n_counted, one.n_counted);
+        zb_session_free(s);
+    }
+    ru_batch_release(&b);
+    zb_model_free(m);
+}
+
 /* 1f1b holds p - s microbatches on stage s, gpipe all of them: the arena shows
  * it, so it is the schedule that decides the memory. */
 static void activations_follow_the_schedule(void)
@@ -163,6 +191,7 @@ int main(void)
         ZBT_CASE(equal_blocks_pack_without_loss),
         ZBT_CASE(planned_bytes_are_allocated_bytes),
         ZBT_CASE(steady_steps_allocate_nothing),
+        ZBT_CASE(more_microbatches_than_planned_need_no_more_buffers),
         ZBT_CASE(activations_follow_the_schedule),
     };
     return zbt_run("run_memory", cases, ZB_COUNT_OF(cases));
