@@ -202,12 +202,27 @@ static struct zb_optim optim_of(const struct zb_conf_optimizer *c)
 static enum zb_status set_planner(struct zbrun_job *job)
 {
     const struct zb_conf_parallel *cp = &job->conf->parallel;
+    enum zb_placement placement;
+    enum zb_status st;
+    int n_chunks;
 
     job->planner = cp->pp_style == ZB_CONF_PP_FILE
                        ? zb_format("file:%s", cp->scheduler_nodes)
                        : zb_strdup(zb_conf_pp_style_str(cp->pp_style));
+    if (job->planner == NULL) {
+        return ZB_ENOMEM;
+    }
     job->session.planner = job->planner;
-    return job->planner == NULL ? ZB_ENOMEM : ZB_OK;
+    st = zb_planner_shape(job->planner, &placement, &n_chunks);
+    if (st != ZB_OK) {
+        /* A file that can not be read is an error of the configuration. */
+        return zb_fail_in(
+            st == ZB_EIO ? ZB_ECONFIG : st, "%s",
+            zb_conf_where(job->conf, cp->pp_style == ZB_CONF_PP_FILE
+                                         ? "parallel.scheduler_nodes"
+                                         : "parallel.pp_style"));
+    }
+    return zb_conf_set_model_chunks(job->conf, n_chunks);
 }
 
 static double at(const struct zb_conf_doubles *list, size_t i)
@@ -252,6 +267,7 @@ static enum zb_status set_session(struct zbrun_job *job)
     struct zb_session_opts *o = &job->session;
 
     zb_session_opts_init(o);
+    ZB_TRY(set_planner(job));
     o->backend = job->opts->backend;
     o->n_stages = c->parallel.pp_size;
     o->n_micro = c->parallel.num_microbatches;
@@ -277,7 +293,6 @@ static enum zb_status set_session(struct zbrun_job *job)
                           : ZB_LOSS_PER_TOKEN;
     o->watchdog_s = c->train.watchdog_s;
     o->pretrained = job->pretrained;
-    ZB_TRY(set_planner(job));
     return set_costs(job);
 }
 

@@ -348,6 +348,22 @@ enum zb_status zb_conf_check(struct zb_conf *conf)
     return ZB_OK;
 }
 
+enum zb_status zb_conf_set_model_chunks(struct zb_conf *conf, int n_chunks)
+{
+    struct zb_conf_parallel *p = &conf->parallel;
+
+    if (p->num_model_chunks != 0 && p->num_model_chunks != n_chunks) {
+        return zb_fail(ZB_ECONFIG,
+                       "%s: parallel.num_model_chunks = %d, but the schedule "
+                       "has %d on each stage",
+                       zb_conf_where(conf, "parallel.num_model_chunks"),
+                       p->num_model_chunks, n_chunks);
+    }
+    p->num_model_chunks = n_chunks;
+    ZB_TRY(check_chunks(conf));
+    return check_schedule(conf);
+}
+
 int zb_conf_n_model_devices(const struct zb_conf *conf)
 {
     const struct zb_conf_parallel *p = &conf->parallel;

@@ -50,6 +50,17 @@ static enum zb_status make_chunks(struct zb_run_plan *p)
 
 /* ---- planner's input ---------------------------------------------------------- */
 
+static enum zb_status check_costs(const struct zb_run_plan *p)
+{
+    int is_given =
+        p->o.f_cost != NULL || p->o.b_cost != NULL || p->o.w_cost != NULL;
+
+    return is_given && p->o.n_costs != 1 && p->o.n_costs != p->n_virtual
+               ? zb_fail(ZB_EINVAL, "costs of %d chunks, but there are %d",
+                         p->o.n_costs, p->n_virtual)
+               : ZB_OK;
+}
+
 static double given_or(const double *given, int n_given, int v, double other)
 {
     return given == NULL ? other : given[n_given == 1 ? 0 : v];
@@ -304,6 +315,7 @@ static enum zb_status fill(struct zb_run_plan *p)
     p->n_virtual = p->n_stages * p->n_chunk;
     ZB_TRY(zb_plan_input_init(&p->in, p->n_stages, p->o.n_micro, placement,
                               p->n_chunk));
+    ZB_TRY(check_costs(p));
     ZB_TRY(alloc_arrays(p));
     ZB_TRY(cut(p));
     ZB_TRY(make_chunks(p));

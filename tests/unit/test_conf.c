@@ -522,6 +522,38 @@ static void nearest_finds_typos_only(void)
     CU_ASSERT_PTR_NULL(zb_conf_nearest("x", list, 0));
 }
 
+/* What pp_style = file leaves open until the file is read. */
+static void lists_are_checked_against_chunks_of_schedule_file(void)
+{
+    static const char *const base[] = {"parallel.pp_size=2",
+                                       "parallel.pp_style=file",
+                                       "parallel.scheduler_nodes=s.json"};
+    static const struct {
+        const char *set;
+        int is_good;
+    } one[] = {
+        {"parallel.num_model_chunks=2", 1},
+        {"parallel.num_model_chunks=3", 0},
+        {"parallel.num_layers_per_stage=1,1,1,1", 1},
+        {"parallel.num_layers_per_stage=4", 0},
+        {"schedule.c_cost=1,1,1,1", 1},
+        {"schedule.c_cost=1,1", 0},
+    };
+
+    for (size_t i = 0; i < ZB_COUNT_OF(one); i++) {
+        const char *set[] = {base[0], base[1], base[2], one[i].set};
+        struct zb_conf *conf = NULL;
+
+        ZBT_OK(zb_conf_load(NULL, set, ZB_COUNT_OF(set), &conf));
+        CU_ASSERT_EQUAL(zb_conf_set_model_chunks(conf, 2),
+                        one[i].is_good ? ZB_OK : ZB_ECONFIG);
+        if (!one[i].is_good) {
+            CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "--set"));
+        }
+        zb_conf_free(conf);
+    }
+}
+
 int main(void)
 {
     static const struct zbt_case cases[] = {
@@ -539,6 +571,7 @@ int main(void)
         ZBT_CASE(missing_features_are_refused_by_name),
         ZBT_CASE(values_that_ask_for_nothing_are_accepted),
         ZBT_CASE(keys_against_each_other_are_checked),
+        ZBT_CASE(lists_are_checked_against_chunks_of_schedule_file),
         ZBT_CASE(layout_divides_devices),
         ZBT_CASE(paths_are_relative_to_file_and_output_dir),
         ZBT_CASE(file_that_can_not_be_read_is_error),
