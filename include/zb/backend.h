@@ -141,6 +141,11 @@ struct zb_backend {
     int n_devices;
 };
 
+/* Find the backend called `name`, as zb_backend_open() does; touches no device. */
+enum zb_status zb_backend_find(const char *name,
+                               const struct zb_backend_ops **ops_out)
+    ZB_CHECKED;
+
 /* Open the backend called `name` (auto, cpu, check, ...). "auto" is cuda where
  * it is built and a GPU is usable, else cpu. ZB_ECONFIG for an unknown name,
  * with the names there are; ZB_EUNSUPPORTED for one that was not built. */

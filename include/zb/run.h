@@ -84,7 +84,8 @@ enum zb_status zb_session_new(const struct zb_model *model,
 void zb_session_free(struct zb_session *s);
 
 /* Plan only, and print layout, planned bubble and the memory of each device;
- * touches no device. */
+ * touches no device. Refuses what zb_session_new() would refuse; where that is
+ * the memory of a device (ZB_EINFEASIBLE), the table has been printed. */
 enum zb_status zb_session_dry_run(const struct zb_model *model,
                                   const struct zb_session_opts *o,
                                   FILE *f) ZB_CHECKED;

@@ -47,16 +47,6 @@ const struct zb_backend_ops *zb_backend_at(size_t i)
     return i < ZB_COUNT_OF(table) ? table[i] : NULL;
 }
 
-static const struct zb_backend_ops *find(const char *name)
-{
-    for (size_t i = 0; i < ZB_COUNT_OF(table); i++) {
-        if (strcmp(table[i]->name, name) == 0) {
-            return table[i];
-        }
-    }
-    return NULL;
-}
-
 static enum zb_status refuse(const char *name)
 {
     char names[128] = "auto";
@@ -76,6 +66,22 @@ static enum zb_status refuse(const char *name)
                    names);
 }
 
+enum zb_status zb_backend_find(const char *name,
+                               const struct zb_backend_ops **ops_out)
+{
+    if (strcmp(name, "auto") == 0) {
+        *ops_out = &zb_backend_cpu_ops;
+        return ZB_OK;
+    }
+    for (size_t i = 0; i < ZB_COUNT_OF(table); i++) {
+        if (strcmp(table[i]->name, name) == 0) {
+            *ops_out = table[i];
+            return ZB_OK;
+        }
+    }
+    return refuse(name);
+}
+
 enum zb_status zb_backend_open(const char *name,
                                const struct zb_backend_opts *opts,
                                struct zb_backend **be_out)
@@ -87,10 +93,7 @@ enum zb_status zb_backend_open(const char *name,
                                   "thread per device, not %d and %d",
                        opts->n_devices, opts->threads_per_device);
     }
-    ops = strcmp(name, "auto") == 0 ? &zb_backend_cpu_ops : find(name);
-    if (ops == NULL) {
-        return refuse(name);
-    }
+    ZB_TRY(zb_backend_find(name, &ops));
     return ops->open(opts, be_out);
 }
 

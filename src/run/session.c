@@ -285,12 +285,16 @@ void zb_session_free(struct zb_session *s)
 enum zb_status zb_session_dry_run(const struct zb_model *model,
                                   const struct zb_session_opts *o, FILE *f)
 {
+    const struct zb_backend_ops *ops;
     struct zb_run_plan *p;
+    enum zb_status st;
 
+    ZB_TRY(zb_backend_find(o->backend, &ops));
     ZB_TRY(zb_run_plan_new(model, o, &p));
     zb_run_plan_print(p, f);
+    st = zb_run_plan_check_memory(p);
     zb_run_plan_free(p);
-    return ZB_OK;
+    return st;
 }
 
 /* ---- steps ------------------------------------------------------------------------------ */

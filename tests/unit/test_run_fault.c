@@ -197,6 +197,7 @@ static void batch_that_does_not_fit_is_refused(void)
 static void impossible_sessions_are_refused(void)
 {
     struct zb_model *m = ru_llama();
+    static const double cost[] = {1, 1};
     struct zb_session *s = NULL;
     struct zb_session_opts o = ru_opts(N_STAGES, N_MICRO, N_ROWS);
 
@@ -211,10 +212,32 @@ static void impossible_sessions_are_refused(void)
     o = ru_opts(N_STAGES, N_MICRO, N_ROWS);
     o.max_mem = 1000;
     CU_ASSERT_EQUAL(zb_session_new(m, &o, &s), ZB_EINFEASIBLE);
+    o = ru_opts(N_STAGES, N_MICRO, N_ROWS);
+    o.f_cost = cost;
+    o.n_costs = 2;
+    CU_ASSERT_EQUAL(zb_session_new(m, &o, &s), ZB_EINVAL);
     o = ru_opts(0, N_MICRO, N_ROWS);
     CU_ASSERT_EQUAL(zb_session_new(m, &o, &s), ZB_EINVAL);
     o = ru_opts(N_STAGES, N_MICRO, N_MICRO - 1);
     CU_ASSERT_EQUAL(zb_session_new(m, &o, &s), ZB_EINVAL);
+    zb_model_free(m);
+}
+
+static void dry_run_refuses_what_a_run_would(void)
+{
+    struct zb_model *m = ru_llama();
+    struct zb_session_opts o = ru_opts(N_STAGES, N_MICRO, N_ROWS);
+    FILE *f = tmpfile();
+
+    CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+    ZBT_OK(zb_session_dry_run(m, &o, f));
+    CU_ASSERT(ftell(f) > 100);
+    o.device_mem = 1000;
+    CU_ASSERT_EQUAL(zb_session_dry_run(m, &o, f), ZB_EINFEASIBLE);
+    o = ru_opts(N_STAGES, N_MICRO, N_ROWS);
+    o.backend = "cup";
+    CU_ASSERT_EQUAL(zb_session_dry_run(m, &o, f), ZB_ECONFIG);
+    fclose(f);
     zb_model_free(m);
 }
 
@@ -226,6 +249,7 @@ int main(void)
         ZBT_CASE(watchdog_says_who_waits),
         ZBT_CASE(batch_that_does_not_fit_is_refused),
         ZBT_CASE(impossible_sessions_are_refused),
+        ZBT_CASE(dry_run_refuses_what_a_run_would),
     };
     return zbt_run("run_fault", cases, ZB_COUNT_OF(cases));
 }
