@@ -134,8 +134,8 @@ static void config_json_reads_back_the_same(void)
         LLAMA ", \"rope_scaling\": {\"rope_type\": \"linear\","
               " \"factor\": 4.0}, \"rms_norm_eps\": 3e-5}",
         GPT2 ", \"attn_pdrop\": 0.25}",
-        "{\"model_type\": \"gpt2\", \"hidden_size\": 24,"
-        " \"num_attention_heads\": 4}",
+        ("{\"model_type\": \"gpt2\", \"hidden_size\": 24,"
+         " \"num_attention_heads\": 4}"),
     };
 
     for (size_t i = 0; i < ZB_COUNT_OF(texts); i++) {
