@@ -183,7 +183,7 @@ struct zb_node_times zb_session_node_times(const struct zb_session *s,
                                            int stage);
 /* 1 - (busiest stage's work) / (last end - first start) of the last step. */
 double zb_session_measured_bubble(const struct zb_session *s);
-/* Floating point operations of the last step's products. */
+/* Floating point operations of the products of the last training step. */
 double zb_session_step_flops(const struct zb_session *s);
 
 /* Floating point operations per second of large products on all devices at

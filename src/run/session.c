@@ -384,20 +384,6 @@ enum zb_status zb_session_loss(struct zb_session *s,
     return ZB_OK;
 }
 
-static enum zb_status run_step(struct zb_session *s, struct step_arg *a,
-                               zb_command_fn fn, struct zb_step_result *res)
-{
-    ZB_TRY(reserve_micro(s, a->n_micro));
-    ZB_TRY(zb_cut_batch(s->plan, a->in, a->n_micro, s->mb));
-    if ((a->flags & ZB_RETURN_OUTPUTS) && res->output == NULL) {
-        return zb_fail(ZB_EINVAL, "outputs asked for without room for them");
-    }
-    a->output = res->output;
-    ZB_TRY(run_command(s, fn, a));
-    add_up_loss(s, a->n_micro, res);
-    return ZB_OK;
-}
-
 static double step_flops(const struct zb_session *s, int n_micro)
 {
     const struct zb_run_plan *p = s->plan;
@@ -410,6 +396,23 @@ static double step_flops(const struct zb_session *s, int n_micro)
         sum += f.f + f.b + f.w;
     }
     return sum;
+}
+
+static enum zb_status run_step(struct zb_session *s, struct step_arg *a,
+                               zb_command_fn fn, struct zb_step_result *res)
+{
+    ZB_TRY(reserve_micro(s, a->n_micro));
+    ZB_TRY(zb_cut_batch(s->plan, a->in, a->n_micro, s->mb));
+    if ((a->flags & ZB_RETURN_OUTPUTS) && res->output == NULL) {
+        return zb_fail(ZB_EINVAL, "outputs asked for without room for them");
+    }
+    a->output = res->output;
+    ZB_TRY(run_command(s, fn, a));
+    add_up_loss(s, a->n_micro, res);
+    if (a->is_training) {
+        s->last_flops = step_flops(s, a->n_micro);
+    }
+    return ZB_OK;
 }
 
 enum zb_status zb_forward_backward_step(struct zb_session *s,
@@ -437,7 +440,6 @@ enum zb_status zb_train_step(struct zb_session *s,
 
     ZB_TRY(run_step(s, &a, do_train_step, res));
     res->grad_norm = a.norm;
-    s->last_flops = step_flops(s, a.n_micro);
     return ZB_OK;
 }
 

@@ -209,7 +209,8 @@ static void leave(struct zb_worker *w)
 
 static void report(struct zb_worker *w, enum zb_status st)
 {
-    if (st != ZB_OK && st != ZB_EABORT) {
+    /* ZB_EABORT too: from a caller's function it may be the first error. */
+    if (st != ZB_OK) {
         zb_abort_raise(&w->s->ab, st, zb_error_text());
     }
     atomic_fetch_add(&w->s->n_done, 1);

@@ -165,6 +165,31 @@ static void watchdog_says_who_waits(void)
     zb_model_free(m);
 }
 
+/* ---- functions of one's own ------------------------------------------------------------ */
+
+static enum zb_status give_up_on_stage_one(struct zb_worker *w, void *arg)
+{
+    return zb_worker_stage(w) == 1 ? *(const enum zb_status *)arg : ZB_OK;
+}
+
+static void any_status_of_a_function_ends_the_session(void)
+{
+    static const enum zb_status code[] = {ZB_EDEVICE, ZB_EABORT};
+    struct zb_model *m = ru_llama();
+
+    for (size_t i = 0; i < ZB_COUNT_OF(code); i++) {
+        struct zb_session_opts o = ru_opts(N_STAGES, N_MICRO, N_ROWS);
+        struct zb_session *s = NULL;
+        enum zb_status st = code[i];
+
+        ZBT_OK(zb_session_new(m, &o, &s));
+        CU_ASSERT_EQUAL(zb_session_each(s, give_up_on_stage_one, &st), st);
+        CU_ASSERT_EQUAL(zb_zero_grad(s), ZB_EABORT);
+        zb_session_free(s);
+    }
+    zb_model_free(m);
+}
+
 /* ---- what a batch may not be ---------------------------------------------------------- */
 
 static void batch_that_does_not_fit_is_refused(void)
@@ -247,6 +272,7 @@ int main(void)
         ZBT_CASE(fault_in_any_node_is_named),
         ZBT_CASE(failing_kth_allocation_unwinds),
         ZBT_CASE(watchdog_says_who_waits),
+        ZBT_CASE(any_status_of_a_function_ends_the_session),
         ZBT_CASE(batch_that_does_not_fit_is_refused),
         ZBT_CASE(impossible_sessions_are_refused),
         ZBT_CASE(dry_run_refuses_what_a_run_would),
