@@ -148,13 +148,15 @@ static enum zb_status open_loop(struct loop *l)
 
 static enum zb_status close_loop(struct loop *l, enum zb_status st)
 {
+    char text[ZB_ABORT_TEXT_MAX];
     enum zb_status trace_st;
 
     zb_session_free(l->s);
-    trace_st = st == ZB_OK || st == ZB_ESTOPPED ? zb_trace_close(l->trace)
-                                                : ZB_OK;
-    if (trace_st != ZB_OK && st == ZB_OK) {
-        st = trace_st;
+    /* What was traced until a failure is worth most; its error comes first. */
+    snprintf(text, sizeof(text), "%s", zb_error_text());
+    trace_st = zb_trace_close(l->trace);
+    if (trace_st != ZB_OK) {
+        st = st == ZB_OK ? trace_st : zb_fail(st, "%s", text);
     }
     if (l->log != NULL && fclose(l->log) != 0 && st == ZB_OK) {
         st = zb_fail(ZB_EIO, "%s: cannot write: %s", l->conf->output.log,

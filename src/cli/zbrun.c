@@ -20,7 +20,8 @@ static void on_signal(int sig)
     got_signal = sig;
 }
 
-/* The first signal ends the run after the step; the second ends the process. */
+/* For training: the first signal ends the run after the step, the second the
+ * process. Nothing else has anything to finish first. */
 static void catch_signals(void)
 {
     struct sigaction sa;
@@ -129,8 +130,10 @@ static enum zb_status run_action(const struct zbrun_opts *opts)
         return ZB_OK;
     case ZBRUN_PRINT_CONFIG:
         return print_config(opts);
-    default:
+    case ZBRUN_TRAIN:
         catch_signals();
+        return run_job(opts);
+    default:
         return run_job(opts);
     }
 }
