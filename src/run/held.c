@@ -54,21 +54,11 @@ static struct side side_of(const struct zb_run_plan *p, int channel,
     };
 }
 
-static int sender_virt(int channel)
-{
-    return channel % 2 == 0 ? channel / 2 : channel / 2 + 1;
-}
-
-static int receiver_virt(int channel)
-{
-    return channel % 2 == 0 ? channel / 2 + 1 : channel / 2;
-}
-
 int zb_count_held_by_sender(const struct zb_run_plan *p,
                             const struct zb_schedule *sched, int channel)
 {
-    int virt = sender_virt(channel), chunk = zb_chunk_of(p, virt);
-    int peer = receiver_virt(channel), peer_chunk = zb_chunk_of(p, peer);
+    int virt = zb_channel_from(channel), chunk = zb_chunk_of(p, virt);
+    int peer = zb_channel_to(channel), peer_chunk = zb_chunk_of(p, peer);
     int is_turn = zb_stage_of(p, virt) == zb_stage_of(p, peer);
     struct side side = side_of(p, channel, sched != p->sched);
     const struct zb_stage_nodes *nodes = &sched->stages[zb_stage_of(p, virt)];
@@ -94,12 +84,12 @@ int zb_count_held_by_sender(const struct zb_run_plan *p,
 int zb_count_held_by_receiver(const struct zb_run_plan *p,
                               const struct zb_schedule *sched, int channel)
 {
-    int virt = receiver_virt(channel), chunk = zb_chunk_of(p, virt);
+    int virt = zb_channel_to(channel), chunk = zb_chunk_of(p, virt);
     struct side side = side_of(p, channel, sched != p->sched);
     const struct zb_stage_nodes *nodes = &sched->stages[zb_stage_of(p, virt)];
     struct tally t = {0, 0};
 
-    if (zb_stage_of(p, sender_virt(channel)) == zb_stage_of(p, virt)) {
+    if (zb_stage_of(p, zb_channel_from(channel)) == zb_stage_of(p, virt)) {
         return 0; /* the turn: counted at the sender */
     }
     for (size_t i = 0; i < nodes->n; i++) {

@@ -77,7 +77,7 @@ struct zb_session_stats zb_session_stats(const struct zb_session *s)
 {
     struct zb_session_stats sum = {0, 0, 0};
 
-    for (int c = 0; c < 2 * (s->plan->n_virtual - 1); c++) {
+    for (int c = 0; c < zb_n_channels(s->plan); c++) {
         struct zb_channel_stats st = zb_channel_stats(s->chan[c]);
 
         sum.n_messages += st.n_messages;

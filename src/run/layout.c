@@ -58,7 +58,7 @@ static enum zb_status alloc_tables(struct zb_layout *l,
                                    const struct zb_run_plan *p)
 {
     size_t n_fly = (size_t)p->n_chunk * (size_t)p->o.n_micro;
-    size_t n_chan = 2 * (size_t)(p->n_virtual - 1);
+    size_t n_chan = (size_t)zb_n_channels(p);
     struct {
         size_t **table;
         size_t n;
@@ -84,8 +84,7 @@ static enum zb_status alloc_tables(struct zb_layout *l,
     }
     l->msg_first = zb_alloc_array(n_chan, sizeof(int));
     l->msg_n = zb_alloc_array(n_chan, sizeof(int));
-    l->msg_pool = zb_alloc_array(n_chan, sizeof(int));
-    if (l->msg_first == NULL || l->msg_n == NULL || l->msg_pool == NULL) {
+    if (l->msg_first == NULL || l->msg_n == NULL) {
         return ZB_ENOMEM;
     }
     return ZB_OK;
@@ -96,7 +95,7 @@ void zb_layout_release(struct zb_layout *l)
     void *tables[] = {l->param, l->grad,  l->m,      l->v,
                       l->konst, l->fb,    l->fw,     l->bw,
                       l->field, l->sample, l->msg,   l->msg_first,
-                      l->msg_n, l->msg_pool};
+                      l->msg_n};
 
     for (size_t i = 0; i < ZB_COUNT_OF(tables); i++) {
         zb_free(tables[i]);
@@ -262,51 +261,19 @@ static void lay_scratch(struct cursor *c, const struct zb_run_plan *p,
     c->l->scratch = take(c, most);
 }
 
-static int max_int(int a, int b)
-{
-    return a > b ? a : b;
-}
-
-/* Sender and receiver each give as many buffers as they may hold at once: then
- * the sender never waits where a rendezvous would not. One more lets it run a
- * node ahead of a late receiver (not at the turn, where nobody is late). */
-static int n_sender_buffers(const struct zb_run_plan *p, int ch)
-{
-    int n = max_int(zb_count_held_by_sender(p, p->sched, ch),
-                    zb_count_held_by_sender(p, p->eval, ch));
-    int is_turn = zb_stage_of(p, ch / 2) == zb_stage_of(p, ch / 2 + 1);
-
-    return n + (p->o.overlap_p2p && !is_turn ? 1 : 0);
-}
-
-static int n_receiver_buffers(const struct zb_run_plan *p, int ch)
-{
-    return max_int(zb_count_held_by_receiver(p, p->sched, ch),
-                   zb_count_held_by_receiver(p, p->eval, ch));
-}
-
+/* The buffers that this stage gives to its channels: the sender's come first in
+ * a pool. */
 static void lay_messages(struct cursor *c, const struct zb_run_plan *p,
                          int stage)
 {
     begin(c, ZB_REGION_MSG);
-    for (int ch = 0; ch < 2 * (p->n_virtual - 1); ch++) {
-        int lower = zb_stage_of(p, ch / 2), upper = zb_stage_of(p, ch / 2 + 1);
-        int sender = ch % 2 == 0 ? lower : upper;
-        int receiver = ch % 2 == 0 ? upper : lower;
-        int n_send = n_sender_buffers(p, ch);
-        int n_recv = n_receiver_buffers(p, ch);
-        int first = 0, n = 0;
+    for (int ch = 0; ch < zb_n_channels(p); ch++) {
+        int is_sender = stage == zb_stage_of(p, zb_channel_from(ch));
+        int is_receiver = stage == zb_stage_of(p, zb_channel_to(ch));
+        int n = (is_sender ? p->n_send_bufs[ch] : 0) +
+                (is_receiver ? p->n_recv_bufs[ch] : 0);
 
-        if (stage == sender) {
-            n += n_send;
-        } else {
-            first = n_send;
-        }
-        if (stage == receiver) {
-            n += n_recv;
-        }
-        c->l->msg_pool[ch] = n_send + n_recv;
-        c->l->msg_first[ch] = first;
+        c->l->msg_first[ch] = is_sender ? 0 : p->n_send_bufs[ch];
         c->l->msg_n[ch] = n;
         if (n > 0) {
             c->l->msg[ch] = take(c, (size_t)n * zb_channel_bytes(p, ch));

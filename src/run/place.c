@@ -32,6 +32,21 @@ int64_t zb_param_elems(const struct zb_run_plan *p, int param)
     return zb_shape_elems(&info.shape);
 }
 
+int zb_n_channels(const struct zb_run_plan *p)
+{
+    return 2 * (p->n_virtual - 1);
+}
+
+int zb_channel_from(int channel)
+{
+    return channel / 2 + channel % 2;
+}
+
+int zb_channel_to(int channel)
+{
+    return channel / 2 + 1 - channel % 2;
+}
+
 size_t zb_channel_bytes(const struct zb_run_plan *p, int channel)
 {
     return channel % 2 == 0 ? p->info[channel / 2].bytes[ZB_SPACE_OUT]

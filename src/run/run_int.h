@@ -66,13 +66,12 @@ struct zb_layout {
     size_t sumsq;     /* doubles [n_params] */
     size_t *msg;      /* [2 * n_boundaries]: this stage's part of a pool */
     int *msg_first, *msg_n; /* which buffers of the pool are its */
-    int *msg_pool;    /* size of the whole pool (the same on both sides) */
 };
 
 /* ---- the plan: everything decided before the workers start ------------------ */
 
 /* Boundary b lies between virtual stages b and b + 1. Channel 2b goes forward,
- * 2b + 1 backward. */
+ * 2b + 1 backward: n_channels = 2 * (n_virtual - 1). */
 struct zb_run_plan {
     const struct zb_model *model;
     const struct zb_graph *g;
@@ -87,7 +86,8 @@ struct zb_run_plan {
     struct zb_schedule *sched;
     struct zb_schedule *eval; /* forward only, as many microbatches */
     struct zb_layout *layout; /* [n_stages] */
-    char **chan_name;         /* [2 * (n_virtual - 1)] */
+    char **chan_name;         /* [n_channels] */
+    int *n_send_bufs, *n_recv_bufs; /* [n_channels] given by each side */
     int *use_param;           /* [n_uses] parameter of a use */
     int *owner;               /* [n_params] stage of the first use, or -1 */
     int *is_shared;           /* [n_params] held by several stages */
@@ -114,6 +114,10 @@ int zb_count_held_by_sender(const struct zb_run_plan *p,
                             const struct zb_schedule *sched, int channel);
 int zb_count_held_by_receiver(const struct zb_run_plan *p,
                               const struct zb_schedule *sched, int channel);
+/* Channel 2b goes from virtual stage b to b + 1, channel 2b + 1 back. */
+int zb_n_channels(const struct zb_run_plan *p);
+int zb_channel_from(int channel);
+int zb_channel_to(int channel);
 /* Bytes of one message of a channel. */
 size_t zb_channel_bytes(const struct zb_run_plan *p, int channel);
 int zb_stage_of(const struct zb_run_plan *p, int virt);
@@ -191,7 +195,7 @@ struct zb_worker {
     size_t fail_node;           /* for tests; ZB_NO_OFFSET: none */
 
     /* Read by the watchdog. */
-    _Atomic size_t progress; /* counts nodes and waits */
+    _Atomic size_t progress; /* counts nodes, waits, parameters read */
     _Atomic(const struct zb_node *) node;
     _Atomic(const char *) waiting_for; /* channel, or NULL */
 };
@@ -202,7 +206,7 @@ struct zb_session {
     struct zb_run_plan *plan;
     struct zb_backend *be;
     struct zb_abort ab;
-    struct zb_channel **chan; /* [2 * (n_virtual - 1)] */
+    struct zb_channel **chan; /* [n_channels] */
     struct zb_group *group;
     struct zb_worker *worker; /* [n_stages] */
     int n_running;            /* threads started and not joined */

@@ -182,13 +182,37 @@ static enum zb_status make_schedule(struct zb_run_plan *p)
     return zb_schedule_check(p->sched, &p->in);
 }
 
+/* ---- message buffers ------------------------------------------------------------ */
+
+static int max_int(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* Sender and receiver each give as many buffers as they may hold at once: then
+ * the sender never waits where a rendezvous would not. One more lets it run a
+ * node ahead of a late receiver (not at the turn, where nobody is late). */
+static void count_buffers(struct zb_run_plan *p)
+{
+    for (int ch = 0; ch < zb_n_channels(p); ch++) {
+        int is_turn = zb_stage_of(p, zb_channel_from(ch)) ==
+                      zb_stage_of(p, zb_channel_to(ch));
+
+        p->n_send_bufs[ch] = max_int(zb_count_held_by_sender(p, p->sched, ch),
+                                zb_count_held_by_sender(p, p->eval, ch));
+        p->n_send_bufs[ch] += p->o.overlap_p2p && !is_turn ? 1 : 0;
+        p->n_recv_bufs[ch] =
+            max_int(zb_count_held_by_receiver(p, p->sched, ch),
+                    zb_count_held_by_receiver(p, p->eval, ch));
+    }
+}
+
 /* ---- names and ownership ------------------------------------------------------- */
 
 static enum zb_status name_things(struct zb_run_plan *p)
 {
-    for (int ch = 0; ch < 2 * (p->n_virtual - 1); ch++) {
-        int from = ch % 2 == 0 ? ch / 2 : ch / 2 + 1;
-        int to = ch % 2 == 0 ? ch / 2 + 1 : ch / 2;
+    for (int ch = 0; ch < zb_n_channels(p); ch++) {
+        int from = zb_channel_from(ch), to = zb_channel_to(ch);
 
         p->chan_name[ch] = zb_format(
             "%s message, stage %d chunk %d to stage %d chunk %d",
@@ -292,12 +316,15 @@ static enum zb_status alloc_arrays(struct zb_run_plan *p)
     p->info = zb_alloc_array(nv, sizeof(*p->info));
     p->layout = zb_alloc_array((size_t)p->n_stages, sizeof(*p->layout));
     p->chan_name = zb_alloc_array(n_chan, sizeof(*p->chan_name));
+    p->n_send_bufs = zb_alloc_array(n_chan, sizeof(int));
+    p->n_recv_bufs = zb_alloc_array(n_chan, sizeof(int));
     p->use_param = zb_alloc_array((size_t)p->n_uses, sizeof(int));
     p->owner = zb_alloc_array((size_t)p->n_params, sizeof(int));
     p->is_shared = zb_alloc_array((size_t)p->n_params, sizeof(int));
     p->name_order = zb_alloc_array((size_t)p->n_params, sizeof(int));
     if (p->first_layer == NULL || p->chunk == NULL || p->info == NULL ||
-        p->layout == NULL || p->chan_name == NULL || p->use_param == NULL ||
+        p->layout == NULL || p->chan_name == NULL || p->n_send_bufs == NULL ||
+        p->n_recv_bufs == NULL || p->use_param == NULL ||
         p->owner == NULL || p->is_shared == NULL || p->name_order == NULL) {
         return ZB_ENOMEM;
     }
@@ -323,6 +350,7 @@ static enum zb_status fill(struct zb_run_plan *p)
     fill_memory(p);
     ZB_TRY(make_schedule(p));
     ZB_TRY(zb_plan_forward_only(&p->in, &p->eval));
+    count_buffers(p);
     ZB_TRY(name_things(p));
     find_owners(p);
     sort_names(p);
@@ -378,7 +406,7 @@ void zb_run_plan_free(struct zb_run_plan *p)
     for (int v = 0; p->chunk != NULL && v < p->n_virtual; v++) {
         zb_chunk_free(p->chunk[v]);
     }
-    for (int c = 0; p->chan_name != NULL && c < 2 * (p->n_virtual - 1); c++) {
+    for (int c = 0; p->chan_name != NULL && c < zb_n_channels(p); c++) {
         zb_free(p->chan_name[c]);
     }
     zb_schedule_free(p->eval);
@@ -388,6 +416,8 @@ void zb_run_plan_free(struct zb_run_plan *p)
     zb_free(p->is_shared);
     zb_free(p->owner);
     zb_free(p->use_param);
+    zb_free(p->n_recv_bufs);
+    zb_free(p->n_send_bufs);
     zb_free(p->chan_name);
     zb_free(p->layout);
     zb_free(p->info);

@@ -113,7 +113,7 @@ enum zb_status zb_session_each(struct zb_session *s,
 static enum zb_status make_channels(struct zb_session *s)
 {
     const struct zb_run_plan *p = s->plan;
-    size_t n = 2 * (size_t)(p->n_virtual - 1);
+    size_t n = (size_t)zb_n_channels(p);
 
     s->chan = zb_alloc_array(n, sizeof(*s->chan));
     if (s->chan == NULL) {
@@ -124,7 +124,7 @@ static enum zb_status make_channels(struct zb_session *s)
             .ops = s->be->ops,
             .name = p->chan_name[ch],
             .bytes = zb_channel_bytes(p, (int)ch),
-            .n_buffers = p->layout[0].msg_pool[ch],
+            .n_buffers = p->n_send_bufs[ch] + p->n_recv_bufs[ch],
             .has_meta_cache = p->o.has_metadata_cache,
         };
 
@@ -267,7 +267,7 @@ void zb_session_free(struct zb_session *s)
         zb_free(s->worker[i].fly);
     }
     zb_group_free(s->group);
-    for (int c = 0; s->chan != NULL && c < 2 * (s->plan->n_virtual - 1); c++) {
+    for (int c = 0; s->chan != NULL && c < zb_n_channels(s->plan); c++) {
         zb_channel_free(s->chan[c]);
     }
     if (s->be != NULL) {
@@ -474,6 +474,10 @@ static enum zb_status eval_schedule(struct zb_session *s, int n_micro,
     }
     if (s->eval == NULL || s->eval->n_micro != n_micro) {
         ZB_TRY(zb_plan_repeat(s->plan->eval, n_micro, &made));
+        for (int i = 0; i < s->plan->n_stages; i++) {
+            /* The watchdog may look before a worker is at its next node. */
+            atomic_store(&s->worker[i].node, NULL);
+        }
         zb_schedule_free(s->eval);
         s->eval = made;
     }

@@ -165,6 +165,7 @@ static enum zb_status load_all(struct zb_worker *w, const char *path)
     ZB_TRY(zb_st_open(path, &f));
     for (int i = 0; i < w->n_mine && st == ZB_OK; i++) {
         st = load_param(w, f, w->mine[i]);
+        atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
     }
     zb_st_close(f);
     return st;

@@ -84,26 +84,16 @@ static enum zb_status alloc_state(struct zb_worker *w)
     return ZB_OK;
 }
 
-static int sender_stage(const struct zb_run_plan *p, int ch)
-{
-    return zb_stage_of(p, ch % 2 == 0 ? ch / 2 : ch / 2 + 1);
-}
-
-static int receiver_stage(const struct zb_run_plan *p, int ch)
-{
-    return zb_stage_of(p, ch % 2 == 0 ? ch / 2 + 1 : ch / 2);
-}
-
 static enum zb_status join_channels(struct zb_worker *w)
 {
     const struct zb_run_plan *p = w->s->plan;
     const struct zb_layout *l = &p->layout[w->stage];
 
-    for (int ch = 0; ch < 2 * (p->n_virtual - 1); ch++) {
-        if (sender_stage(p, ch) == w->stage) {
+    for (int ch = 0; ch < zb_n_channels(p); ch++) {
+        if (zb_stage_of(p, zb_channel_from(ch)) == w->stage) {
             ZB_TRY(zb_channel_join_sender(w->s->chan[ch], w->dev));
         }
-        if (receiver_stage(p, ch) == w->stage) {
+        if (zb_stage_of(p, zb_channel_to(ch)) == w->stage) {
             ZB_TRY(zb_channel_join_receiver(w->s->chan[ch], w->dev));
         }
         if (l->msg_n[ch] > 0) {
@@ -142,11 +132,11 @@ static void leave_channels(struct zb_worker *w)
 {
     const struct zb_run_plan *p = w->s->plan;
 
-    for (int ch = 0; ch < 2 * (p->n_virtual - 1); ch++) {
-        if (sender_stage(p, ch) == w->stage) {
+    for (int ch = 0; ch < zb_n_channels(p); ch++) {
+        if (zb_stage_of(p, zb_channel_from(ch)) == w->stage) {
             zb_channel_leave_sender(w->s->chan[ch]);
         }
-        if (receiver_stage(p, ch) == w->stage) {
+        if (zb_stage_of(p, zb_channel_to(ch)) == w->stage) {
             zb_channel_leave_receiver(w->s->chan[ch]);
         }
     }

@@ -215,7 +215,7 @@ static void missing_wait_for_a_free_buffer_is_reported(void)
 
     ZBT_OK(zb_run_plan_new(m, &o, &p));
     for (int i = 0; i < N_ROWS; i++) {
-        want[i] = i < p->layout[0].msg_pool[0] ? 'n' : 'R';
+        want[i] = i < p->n_send_bufs[0] + p->n_recv_bufs[0] ? 'n' : 'R';
     }
     memcpy(want + N_ROWS, ".", 2);
     CU_ASSERT_FATAL(strchr(want, 'R') != NULL);
