@@ -38,7 +38,6 @@ typedef float zb_real;
 #define ZB_RESTRICT __restrict__
 #define ZB_EACH(i, n) for (int64_t i = threadIdx.x % 32; i < (n); i += 32)
 #define ZB_EACH_SUM(i, n, acc) ZB_EACH(i, n)
-#define ZB_EACH_MAX(i, n, acc) ZB_EACH(i, n)
 #define ZB_ONCE if (threadIdx.x % 32 == 0)
 #define ZB_TEAM_SUM(x) zb_team_sum(x)
 #define ZB_TEAM_MAX(x) zb_team_max(x)
@@ -66,14 +65,24 @@ template <typename T> ZB_KERN_FN T zb_team_max(T x)
 #include <math.h>
 
 #define ZB_KERN_FN static inline
+#ifdef __cplusplus
+#define ZB_RESTRICT __restrict__
+#else
 #define ZB_RESTRICT restrict
+#endif
+
+/* In the double build nothing is asked of the compiler: it could not vectorise
+ * the calls of the C library, and clang warns of every such loop. */
 #define ZB_PRAGMA(text) _Pragma(#text)
-#define ZB_EACH(i, n) ZB_PRAGMA(omp simd) for (int64_t i = 0; i < (n); i++)
+#ifdef ZB_REAL_IS_DOUBLE
+#define ZB_SIMD(text)
+#else
+#define ZB_SIMD(text) ZB_PRAGMA(text)
+#endif
+
+#define ZB_EACH(i, n) ZB_SIMD(omp simd) for (int64_t i = 0; i < (n); i++)
 #define ZB_EACH_SUM(i, n, acc)                                                 \
-    ZB_PRAGMA(omp simd reduction(+ : acc))                                     \
-    for (int64_t i = 0; i < (n); i++)
-#define ZB_EACH_MAX(i, n, acc)                                                 \
-    ZB_PRAGMA(omp simd reduction(max : acc))                                   \
+    ZB_SIMD(omp simd reduction(+ : acc))                                       \
     for (int64_t i = 0; i < (n); i++)
 #define ZB_ONCE
 #define ZB_TEAM_SUM(x) (x)

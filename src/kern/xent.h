@@ -9,18 +9,51 @@
 
 #define ZB_LABEL_IGNORE (-100)
 
+/* The largest number of x[0..n). */
+#if defined(__CUDACC__)
+ZB_KERN_FN zb_real zb_row_max(int64_t n, const zb_real *ZB_RESTRICT x)
+{
+    zb_real top = x[0];
+
+    ZB_EACH(i, n) {
+        top = x[i] > top ? x[i] : top;
+    }
+    return ZB_TEAM_MAX(top);
+}
+#else
+/* Sixteen maxima at a time: compilers take one maximum of floats for a chain
+ * that they may not reorder. */
+ZB_KERN_FN zb_real zb_row_max(int64_t n, const zb_real *ZB_RESTRICT x)
+{
+    zb_real part[16], top = x[0];
+    int64_t i = 0;
+
+    for (int l = 0; l < 16; l++) {
+        part[l] = top;
+    }
+    for (; i + 16 <= n; i += 16) {
+        ZB_EACH(l, 16) {
+            part[l] = x[i + l] > part[l] ? x[i + l] : part[l];
+        }
+    }
+    for (; i < n; i++) {
+        top = x[i] > top ? x[i] : top;
+    }
+    for (int l = 0; l < 16; l++) {
+        top = part[l] > top ? part[l] : top;
+    }
+    return top;
+}
+#endif
+
 /* loss = lse - logits[label]; 0 for the ignored label, NaN for one that is not
  * a column. */
 ZB_KERN_FN void zb_xent_row(int64_t n, const zb_real *ZB_RESTRICT logits,
                             int32_t label, zb_real *ZB_RESTRICT loss_out,
                             zb_real *ZB_RESTRICT lse_out)
 {
-    zb_real top = logits[0], sum = 0, lse, loss;
+    zb_real top = zb_row_max(n, logits), sum = 0, lse, loss;
 
-    ZB_EACH_MAX(i, n, top) {
-        top = logits[i] > top ? logits[i] : top;
-    }
-    top = ZB_TEAM_MAX(top);
     ZB_EACH_SUM(i, n, sum) {
         sum += zb_exp(logits[i] - top);
     }
