@@ -217,8 +217,7 @@ static const struct zb_conf_opt table[] = {
     {ROW(parallel, overlap_allgather, BOOL, "true"),
      .help = "Gather parameters while the next step begins (data parallel)."},
     {ROW(parallel, find_unused_parameters, BOOL, "false"),
-     .missing = "the report of unused parameters", .idle = "false",
-     .help = "Report parameters without a path to the loss."},
+     .help = "Report parameters without a path to the loss by name."},
     {ROW(parallel, make_vocab_size_divisible_by, INT, "64"), RANGE(1, 1 << 20),
      .help = "The vocabulary is padded to a multiple of this times tp_size; "
              "nothing is padded when tp_size is 1."},
