@@ -36,7 +36,9 @@ struct zb_model_opts {
 };
 
 /* One key of a config: name, and its value as JSON text (a bare word is taken as
- * a string), with the line it stands in for messages (0: unknown). */
+ * a string), with the line it stands in for messages (0: unknown;
+ * ZB_MODEL_LINE_SET: the command line, as --set). */
+#define ZB_MODEL_LINE_SET (-1)
 struct zb_model_key {
     const char *name;
     const char *value;

@@ -5,12 +5,30 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "zb/log.h"
 #include "zb/mem.h"
 
 #define CONFIG_JSON_MAX (1 << 20)
+
+/* What is read later, where a failure is one of the run, is bad input. */
+static enum zb_status check_readable(const char *key, const char *path)
+{
+    FILE *f = fopen(path, "r");
+    struct stat info;
+    int is_dir;
+
+    if (f == NULL) {
+        return zb_fail(ZB_ECONFIG, "%s: %s: %s", key, path, strerror(errno));
+    }
+    is_dir = fstat(fileno(f), &info) == 0 && S_ISDIR(info.st_mode);
+    fclose(f);
+    return is_dir ? zb_fail(ZB_ECONFIG, "%s: %s: is a directory", key, path)
+                  : ZB_OK;
+}
 
 /* ---- model ---------------------------------------------------------------------- */
 
@@ -55,6 +73,18 @@ static enum zb_status model_from_path(struct zbrun_job *job,
     return st;
 }
 
+/* The line of a key for the model's messages. */
+static int line_of(const struct zb_conf *conf, const char *key)
+{
+    const char *where = zb_conf_where(conf, key);
+    const char *colon = strrchr(where, ':');
+
+    if (strcmp(where, "--set") == 0) {
+        return ZB_MODEL_LINE_SET;
+    }
+    return colon != NULL ? (int)strtol(colon + 1, NULL, 10) : 0;
+}
+
 static enum zb_status model_from_keys(struct zbrun_job *job,
                                       const struct zb_model_opts *mo)
 {
@@ -65,10 +95,12 @@ static enum zb_status model_from_keys(struct zbrun_job *job,
     if (key == NULL) {
         return ZB_ENOMEM;
     }
-    key[0] = (struct zb_model_key){"model_type", cm->model_type, 0};
+    key[0] = (struct zb_model_key){"model_type", cm->model_type,
+                                   line_of(job->conf, "model.model_type")};
     for (size_t i = 0; i < cm->n_kv; i++) {
-        key[i + 1] = (struct zb_model_key){cm->kv[i].key, cm->kv[i].value,
-                                           cm->kv[i].line};
+        key[i + 1] = (struct zb_model_key){
+            cm->kv[i].key, cm->kv[i].value,
+            cm->kv[i].line == 0 ? ZB_MODEL_LINE_SET : cm->kv[i].line};
     }
     st = zb_model_from_keys(key, cm->n_kv + 1, job->conf->file, mo,
                             &job->model);
@@ -94,7 +126,9 @@ static enum zb_status make_model(struct zbrun_job *job)
     if (job->conf->model.init == ZB_CONF_INIT_PRETRAINED) {
         job->pretrained =
             zb_format("%s/model.safetensors", job->conf->model.path);
-        return job->pretrained == NULL ? ZB_ENOMEM : ZB_OK;
+        return job->pretrained == NULL
+                   ? ZB_ENOMEM
+                   : check_readable("model.path", job->pretrained);
     }
     return ZB_OK;
 }
@@ -261,6 +295,25 @@ static enum zb_status set_costs(struct zbrun_job *job)
     return ZB_OK;
 }
 
+static enum zb_status check_layers(const struct zbrun_job *job)
+{
+    const struct zb_conf_ints *list = &job->conf->parallel.num_layers_per_stage;
+    int64_t sum = 0;
+
+    for (size_t i = 0; i < list->n; i++) {
+        sum += list->item[i];
+    }
+    if (list->n > 0 && sum != zb_model_n_blocks(job->model)) {
+        return zb_fail(
+            ZB_ECONFIG,
+            "%s: parallel.num_layers_per_stage sums up to %lld, but the model "
+            "has %d layers",
+            zb_conf_where(job->conf, "parallel.num_layers_per_stage"),
+            (long long)sum, zb_model_n_blocks(job->model));
+    }
+    return ZB_OK;
+}
+
 static enum zb_status set_session(struct zbrun_job *job)
 {
     const struct zb_conf *c = job->conf;
@@ -293,6 +346,7 @@ static enum zb_status set_session(struct zbrun_job *job)
                           : ZB_LOSS_PER_TOKEN;
     o->watchdog_s = c->train.watchdog_s;
     o->pretrained = job->pretrained;
+    ZB_TRY(check_layers(job));
     return set_costs(job);
 }
 

@@ -41,17 +41,19 @@ enum zb_status zbrun_job_fields(const struct zbrun_job *job,
                                 const struct zb_batch *batch,
                                 const void **field) ZB_CHECKED;
 
-/* Mean loss over data.valid (at most max_batches batches; 0: all). */
+/* Mean loss over data.valid (at most max_batches batches; 0: all). ZB_ESTOPPED
+ * when *stop becomes non-zero. */
 struct zbrun_eval {
     double loss;
     int64_t n_targets;
 };
 enum zb_status zbrun_evaluate(const struct zbrun_job *job,
                               struct zb_session *s, int64_t max_batches,
+                              const volatile sig_atomic_t *stop,
                               struct zbrun_eval *eval_out) ZB_CHECKED;
 
-/* The training loop. Stops after the step in which *stop becomes non-zero
- * (ZB_ESTOPPED). */
+/* The training loop. Stops after the step in which *stop becomes non-zero, or
+ * before the first one (ZB_ESTOPPED). */
 enum zb_status zbrun_train(const struct zbrun_job *job,
                            const volatile sig_atomic_t *stop) ZB_CHECKED;
 

@@ -5,8 +5,11 @@
 #include "cli/job.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/runlog.h"
 #include "zb/log.h"
@@ -37,8 +40,10 @@ static enum zb_status eval_one(const struct zbrun_job *job,
     return zb_run_forward_only(s, &in, n_micro, ZB_RETURN_LOSS, res);
 }
 
-enum zb_status zbrun_evaluate(const struct zbrun_job *job, struct zb_session *s,
-                              int64_t max_batches, struct zbrun_eval *eval_out)
+enum zb_status zbrun_evaluate(const struct zbrun_job *job,
+                              struct zb_session *s, int64_t max_batches,
+                              const volatile sig_atomic_t *stop,
+                              struct zbrun_eval *eval_out)
 {
     const struct zb_graph *g = zb_model_graph(job->model);
     int64_t n = zb_dataset_n_eval_batches(job->valid, job->rows);
@@ -59,6 +64,10 @@ enum zb_status zbrun_evaluate(const struct zbrun_job *job, struct zb_session *s,
         n = max_batches;
     }
     for (int64_t i = 0; i < n; i++) {
+        if (*stop != 0) {
+            st = zb_fail(ZB_ESTOPPED, "stopped by a signal during evaluation");
+            goto out;
+        }
         ZB_TRY_GOTO(
             st, zb_dataset_eval_batch(job->valid, i, job->rows, &batch), out);
         ZB_TRY_GOTO(st, eval_one(job, s, &batch, field, &res), out);
@@ -78,6 +87,7 @@ out:
 struct loop {
     const struct zbrun_job *job;
     const struct zb_conf *conf;
+    const volatile sig_atomic_t *stop;
     struct zb_session *s;
     struct zb_batch batch;
     const void **field;
@@ -86,7 +96,52 @@ struct loop {
     struct zb_lr lr;
     double peak_flops;
     int64_t start_ns;
+    int is_diverged;
 };
+
+/* Make a folder and those above it that are missing. */
+static enum zb_status make_dir(const char *dir)
+{
+    char *path = zb_strdup(dir);
+    enum zb_status st = ZB_OK;
+    size_t n = 0;
+
+    if (path == NULL) {
+        return ZB_ENOMEM;
+    }
+    while (st == ZB_OK && path[n] != '\0') {
+        n += strspn(path + n, "/");
+        n += strcspn(path + n, "/");
+        path[n] = '\0';
+        /* Only what happens to the last folder counts. */
+        if (mkdir(path, 0777) != 0 && errno != EEXIST && dir[n] == '\0') {
+            st = zb_fail(ZB_EIO, "%s: cannot create: %s", dir, strerror(errno));
+        }
+        path[n] = dir[n];
+    }
+    zb_free(path);
+    return st;
+}
+
+/* Empty the file of a log for this run alone. */
+static enum zb_status take_log(const char *path, int fd)
+{
+    struct stat info;
+
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        return ZB_OK;
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        return zb_fail(ZB_EIO,
+                       "%s: another run writes to it; each needs an "
+                       "output.dir or output.log of its own",
+                       path);
+    }
+    return ftruncate(fd, 0) == 0
+               ? ZB_OK
+               : zb_fail(ZB_EIO, "%s: cannot write: %s", path,
+                         strerror(errno));
+}
 
 static enum zb_status open_log(struct loop *l)
 {
@@ -95,15 +150,12 @@ static enum zb_status open_log(struct loop *l)
     if (path == NULL) {
         return ZB_OK;
     }
-    if (mkdir(l->conf->output.dir, 0777) != 0 && errno != EEXIST) {
-        return zb_fail(ZB_EIO, "%s: cannot create: %s", l->conf->output.dir,
-                       strerror(errno));
-    }
-    l->log = fopen(path, "w");
+    ZB_TRY(make_dir(l->conf->output.dir));
+    l->log = fopen(path, "ae");
     if (l->log == NULL) {
         return zb_fail(ZB_EIO, "%s: cannot write: %s", path, strerror(errno));
     }
-    return ZB_OK;
+    return take_log(path, fileno(l->log));
 }
 
 static enum zb_status open_trace(struct loop *l)
@@ -113,6 +165,9 @@ static enum zb_status open_trace(struct loop *l)
 
     if (path == NULL) {
         return ZB_OK;
+    }
+    if (l->job->opts->trace == NULL) {
+        ZB_TRY(make_dir(l->conf->output.dir));
     }
     ZB_TRY(zb_trace_open(path, &l->trace));
     return zbrun_trace_rows(l->trace, l->s);
@@ -140,10 +195,11 @@ static enum zb_status open_loop(struct loop *l)
         return ZB_ENOMEM;
     }
     ZB_TRY(zb_batch_init(&l->batch, l->job->rows, l->conf->data.seq_len));
-    ZB_TRY(open_log(l));
+    /* The log of an earlier run is kept until this one is known to begin. */
     ZB_TRY(zb_session_new(l->job->model, &l->job->session, &l->s));
-    ZB_TRY(zb_session_measure_peak(l->s, &l->peak_flops));
-    return open_trace(l);
+    ZB_TRY(open_log(l));
+    ZB_TRY(open_trace(l));
+    return zb_session_measure_peak(l->s, &l->peak_flops);
 }
 
 static enum zb_status close_loop(struct loop *l, enum zb_status st)
@@ -176,9 +232,7 @@ static enum zb_status dump_step(struct loop *l, const struct zb_step_input *in,
     char *path;
     enum zb_status st;
 
-    if (mkdir(dir, 0777) != 0 && errno != EEXIST) {
-        return zb_fail(ZB_EIO, "%s: cannot create: %s", dir, strerror(errno));
-    }
+    ZB_TRY(make_dir(dir));
     ZB_TRY(zb_zero_grad(l->s));
     ZB_TRY(zb_forward_backward_step(l->s, in, ZB_RETURN_LOSS, res));
     path = zb_format("%s/grads.safetensors", dir);
@@ -231,7 +285,8 @@ static enum zb_status add_eval(struct loop *l, struct zbrun_record *r)
 {
     struct zbrun_eval ev;
 
-    ZB_TRY(zbrun_evaluate(l->job, l->s, l->conf->train.eval_batches, &ev));
+    ZB_TRY(zbrun_evaluate(l->job, l->s, l->conf->train.eval_batches, l->stop,
+                          &ev));
     r->has_eval = 1;
     r->eval_loss = ev.loss;
     return ZB_OK;
@@ -251,29 +306,46 @@ static void show(struct loop *l, const struct zbrun_record *r)
     }
 }
 
+/* Once: later steps have nothing else to say. */
+static void warn_diverged(struct loop *l, const struct zbrun_record *r)
+{
+    if (!l->is_diverged && !(isfinite(r->loss) && isfinite(r->grad_norm))) {
+        l->is_diverged = 1;
+        zb_log(ZB_LOG_WARN,
+               "step %lld: the run has diverged: loss %g, gradient norm %g",
+               (long long)r->step, r->loss, r->grad_norm);
+    }
+}
+
+/* ZB_ESTOPPED when its evaluation was; the step itself is done and logged. */
 static enum zb_status do_step(struct loop *l, int64_t step)
 {
     struct zbrun_record r = {.n_steps = l->conf->train.steps};
+    enum zb_status st = ZB_OK;
 
     ZB_TRY(take_step(l, step, &r));
     if (l->trace != NULL && step <= TRACE_STEPS) {
         ZB_TRY(zbrun_trace_step(l->trace, l->s, l->start_ns));
     }
     if (wants_eval(l, step)) {
-        ZB_TRY(add_eval(l, &r));
+        st = add_eval(l, &r);
+        if (st != ZB_OK && st != ZB_ESTOPPED) {
+            return st;
+        }
     }
     if (l->log != NULL) {
         ZB_TRY(zbrun_log_step(l->log, l->conf->output.log, &r));
     }
     show(l, &r);
-    return ZB_OK;
+    warn_diverged(l, &r);
+    return st;
 }
 
 enum zb_status zbrun_train(const struct zbrun_job *job,
                            const volatile sig_atomic_t *stop)
 {
     struct loop l = {
-        .job = job, .conf = job->conf, .start_ns = zb_now_ns()};
+        .job = job, .conf = job->conf, .stop = stop, .start_ns = zb_now_ns()};
     enum zb_status st = open_loop(&l);
 
     if (st == ZB_OK && job->opts->verbosity >= 0) {
@@ -287,11 +359,10 @@ enum zb_status zbrun_train(const struct zbrun_job *job,
     }
     l.start_ns = zb_now_ns();
     for (int64_t i = 1; st == ZB_OK && i <= job->conf->train.steps; i++) {
-        st = do_step(&l, i);
-        if (st == ZB_OK && *stop != 0 && i < job->conf->train.steps) {
-            st = zb_fail(ZB_ESTOPPED, "stopped by a signal after step %lld",
-                         (long long)i);
-        }
+        st = *stop == 0 ? do_step(&l, i)
+                        : zb_fail(ZB_ESTOPPED,
+                                  "stopped by a signal after step %lld",
+                                  (long long)i - 1);
     }
     return close_loop(&l, st);
 }

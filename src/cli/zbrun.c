@@ -87,7 +87,7 @@ static enum zb_status eval_only(const struct zbrun_job *job)
     enum zb_status st;
 
     ZB_TRY(zb_session_new(job->model, &job->session, &s));
-    st = zbrun_evaluate(job, s, 0, &ev);
+    st = zbrun_evaluate(job, s, 0, &got_signal, &ev);
     zb_session_free(s);
     ZB_TRY(st);
     printf("eval loss %.9g (%a) over %lld targets\n", ev.loss, ev.loss,
@@ -138,6 +138,17 @@ static enum zb_status run_action(const struct zbrun_opts *opts)
     }
 }
 
+/* A full disk shows late: what was printed may still be in the buffer. */
+static enum zb_status close_stdout(enum zb_status st)
+{
+    int is_bad = fflush(stdout) != 0;
+
+    if (st == ZB_OK && (is_bad || ferror(stdout))) {
+        return zb_fail(ZB_EIO, "standard output: cannot write");
+    }
+    return st;
+}
+
 int main(int argc, char **argv)
 {
     struct zbrun_opts opts;
@@ -148,18 +159,15 @@ int main(int argc, char **argv)
         zbrun_opts_usage(stderr);
         return EXIT_USAGE;
     }
-    zb_log_set_level(opts.verbosity < 0   ? ZB_LOG_ERROR
+    zb_log_set_level(opts.verbosity < 0   ? ZB_LOG_WARN
                      : opts.verbosity > 0 ? ZB_LOG_DEBUG
                                           : ZB_LOG_INFO);
-    st = run_action(&opts);
+    st = close_stdout(run_action(&opts));
     if (st == ZB_ESTOPPED) {
         zb_log(ZB_LOG_WARN, "%s", zb_error_text());
     } else if (st != ZB_OK) {
         zb_log(ZB_LOG_ERROR, "%s", zb_error_text());
     }
     zbrun_opts_release(&opts);
-    if (fflush(stdout) != 0 && st == ZB_OK) {
-        st = ZB_EIO;
-    }
     return exit_code(st);
 }

@@ -122,6 +122,9 @@ enum zb_status zb_config_fail(const struct zb_config *c, const char *name,
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
+    if (line == ZB_MODEL_LINE_SET) {
+        return zb_fail(ZB_ECONFIG, "--set: key '%s': %s", shown, text);
+    }
     if (line > 0) {
         return zb_fail(ZB_ECONFIG, "%s:%d: key '%s': %s", c->where, line, shown,
                        text);

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: MIT
+# What the tests of zbrun share: a scratch folder with a text and the
+# configurations of two tiny models, and checks that name what they saw.
+# Read with '.'; POSIX sh.
+# shellcheck shell=sh
+set -u
+: "${builddir:=.}" "${srcdir:=.}"
+LC_ALL=C
+export LC_ALL
+bin=$(cd "$builddir" && pwd) || exit 99
+zbrun=$bin/zbrun
+zbplan=$bin/zbplan
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/zbrun.XXXXXX") || exit 99
+trap 'chmod -R u+w "$tmp"; rm -rf "$tmp"' EXIT
+trap 'exit 99' HUP INT TERM
+n_bad=0
+
+fail() {
+    echo "FAIL: $*"
+    n_bad=$((n_bad + 1))
+}
+
+# run STATUS ARGUMENTS...: run zbrun, compare its exit status.
+run() {
+    want=$1
+    shift
+    "$zbrun" "$@" >"$tmp/stdout" 2>"$tmp/stderr"
+    got=$?
+    [ $got -eq "$want" ] || {
+        fail "zbrun $* exits $got instead of $want"
+        cat "$tmp/stderr"
+    }
+    if [ "$want" -eq 1 ] || [ "$want" -eq 2 ]; then
+        grep -q '^zbrun: error: .' "$tmp/stderr" ||
+            fail "zbrun $* gives no message"
+    fi
+}
+
+# plan STATUS ARGUMENTS...: the same of zbplan.
+plan() {
+    want=$1
+    shift
+    "$zbplan" "$@" >"$tmp/stdout" 2>"$tmp/stderr"
+    got=$?
+    [ $got -eq "$want" ] || {
+        fail "zbplan $* exits $got instead of $want"
+        cat "$tmp/stderr"
+    }
+}
+
+out() {
+    grep -q -e "$1" "$tmp/stdout" || {
+        fail "output lacks: $1"
+        cat "$tmp/stdout"
+    }
+}
+
+err() {
+    grep -q -e "$1" "$tmp/stderr" || {
+        fail "message lacks: $1"
+        cat "$tmp/stderr"
+    }
+}
+
+# What two runs must have in common to be equal.
+bits() {
+    sed -n 's/.*"loss_hex":"\([^"]*\)".*"grad_norm_hex":"\([^"]*\)".*/\1 \2/p' \
+        "$1"
+}
+
+# same_bits FILE FILE WHAT
+same_bits() {
+    bits "$1" >"$tmp/bits1"
+    bits "$2" >"$tmp/bits2"
+    [ -s "$tmp/bits1" ] || fail "$3: no steps in $1"
+    cmp -s "$tmp/bits1" "$tmp/bits2" || {
+        fail "$3: other bits"
+        cat "$tmp/bits1" "$tmp/bits2"
+    }
+}
+
+# A text of $1 words drawn from $2, the same everywhere.
+make_text() {
+    awk -v n="$1" -v seed="$2" 'BEGIN {
+        n_words = split("the cat sat on a mat and saw one more dog", word, " ")
+        x = seed
+        for (i = 0; i < n; i++) {
+            x = (x * 1103 + 12345) % 1048573
+            printf "%s%s", word[x % n_words + 1], i % 12 == 11 ? ".\n" : " "
+        }
+    }'
+}
+
+# The parts of a configuration that both families share.
+common_keys() {
+    cat <<EOF
+[data]
+train = text.txt
+seq_len = 16
+
+[parallel]
+pp_size = 2
+num_microbatches = 4
+
+[optimizer]
+lr = 1e-2
+lr_schedule = constant
+
+[train]
+steps = 2
+seed = 11
+threads_per_device = 1
+
+[output]
+dir = out
+EOF
+}
+
+make_text 1200 7 >"$tmp/text.txt"
+{
+    cat <<EOF
+[model]
+model_type = llama
+vocab_size = 256
+hidden_size = 16
+intermediate_size = 24
+num_hidden_layers = 7
+num_attention_heads = 4
+num_key_value_heads = 2
+max_position_embeddings = 16
+tie_word_embeddings = false
+
+EOF
+    common_keys
+} >"$tmp/llama.ini"
+{
+    cat <<EOF
+[model]
+model_type = gpt2
+vocab_size = 256
+n_positions = 16
+n_embd = 16
+n_layer = 6
+n_head = 2
+resid_pdrop = 0
+embd_pdrop = 0
+attn_pdrop = 0
+
+EOF
+    common_keys
+} >"$tmp/gpt2.ini"
+
+finish() {
+    [ $n_bad -eq 0 ] || exit 1
+    exit 0
+}
