@@ -49,7 +49,7 @@ double zb_lr_at(const struct zb_lr *lr, int64_t step);
  * min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0. */
 double zb_clip_scale(double norm, double max_norm);
 
-/* Bytes of state per parameter element: moments kept beside the parameter. */
+/* Numbers of state per parameter element: moments kept beside it. */
 size_t zb_optim_state_reals(const struct zb_optim *opt);
 
 /* One parameter: n elements each. m and v are the state, NULL as unused. */

@@ -236,7 +236,8 @@ enum zb_status zb_load_micro_batch(struct zb_worker *w, int chunk,
                                    int mb) ZB_CHECKED;
 
 /* Receive and send one boundary; without effect at the ends of the model and at
- * the turn of the V. */
+ * the turn of the V. Receiving waits for the message; a pass that finds it not
+ * yet received does so itself. */
 enum zb_status zb_recv_forward(struct zb_worker *w, int chunk,
                                int mb) ZB_CHECKED;
 enum zb_status zb_send_forward(struct zb_worker *w, int chunk,
@@ -246,7 +247,8 @@ enum zb_status zb_recv_backward(struct zb_worker *w, int chunk,
 enum zb_status zb_send_backward(struct zb_worker *w, int chunk,
                                 int mb) ZB_CHECKED;
 
-/* The compute of a node, its messages excluded. */
+/* The compute of a node, over a microbatch that was loaded. The output is there
+ * to be sent after it. */
 enum zb_status zb_forward_step(struct zb_worker *w, int chunk,
                                int mb) ZB_CHECKED;
 enum zb_status zb_backward_b_step(struct zb_worker *w, int chunk,
@@ -254,7 +256,7 @@ enum zb_status zb_backward_b_step(struct zb_worker *w, int chunk,
 enum zb_status zb_backward_w_step(struct zb_worker *w, int chunk,
                                   int mb) ZB_CHECKED;
 
-/* A whole F, B or W node: waits for its input message, computes. */
+/* A whole F, B or W node, but for its sends: loads, receives, computes. */
 enum zb_status zb_schedule_f(struct zb_worker *w, int chunk,
                              int mb) ZB_CHECKED;
 enum zb_status zb_schedule_b(struct zb_worker *w, int chunk,

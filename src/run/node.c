@@ -99,11 +99,12 @@ static struct zb_channel *channel_out(struct zb_worker *w, int chunk,
     return v > 0 ? w->s->chan[2 * (v - 1) + 1] : NULL;
 }
 
-/* Whether the output of a chunk's pass stays on this stage. */
-static int is_local(struct zb_worker *w, int chunk, enum zb_pass pass)
+/* Whether the chunk one step further along the model (-1: one back) lies on this
+ * stage too: the turn of the V, where a message is handed over at once. */
+static int is_turn(struct zb_worker *w, int chunk, int step)
 {
     const struct zb_run_plan *p = w->s->plan;
-    int v = zb_virt_of(p, w->stage, chunk) + (pass == ZB_PASS_F ? 1 : -1);
+    int v = zb_virt_of(p, w->stage, chunk) + step;
 
     return v >= 0 && v < p->n_virtual && zb_stage_of(p, v) == w->stage;
 }
@@ -122,6 +123,7 @@ static void wait_end(struct zb_worker *w)
     atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
 }
 
+/* The input of a pass, unless it was received before. */
 static enum zb_status take_input(struct zb_worker *w, int chunk, int mb,
                                  enum zb_pass pass)
 {
@@ -134,6 +136,9 @@ static enum zb_status take_input(struct zb_worker *w, int chunk, int mb,
         if (pass == ZB_PASS_F) {
             fl->bind = w->mb[mb].bind;
         }
+        return ZB_OK;
+    }
+    if (*msg != NULL) {
         return ZB_OK;
     }
     wait_begin(w, c);
@@ -183,7 +188,9 @@ static enum zb_status finish_output(struct zb_worker *w, int chunk, int mb,
     }
     ZB_TRY(zb_channel_filled(c, pass == ZB_PASS_F ? fl->out : fl->dout,
                              w->stream));
-    return is_local(w, chunk, pass) ? send(w, chunk, mb, pass) : ZB_OK;
+    return is_turn(w, chunk, pass == ZB_PASS_F ? 1 : -1)
+               ? send(w, chunk, mb, pass)
+               : ZB_OK;
 }
 
 /* Give back the input messages whose last reader was `pass`. */
@@ -208,24 +215,22 @@ static enum zb_status release_inputs(struct zb_worker *w, int chunk, int mb,
     return ZB_OK;
 }
 
-/* Receives need no host work of their own here: a message is taken by the node
- * that reads it, and the pool has room for it from the start. */
 enum zb_status zb_recv_forward(struct zb_worker *w, int chunk, int mb)
 {
-    (void)w, (void)chunk, (void)mb;
-    return ZB_OK;
+    return is_turn(w, chunk, -1) ? ZB_OK
+                                 : take_input(w, chunk, mb, ZB_PASS_F);
 }
 
 enum zb_status zb_recv_backward(struct zb_worker *w, int chunk, int mb)
 {
-    (void)w, (void)chunk, (void)mb;
-    return ZB_OK;
+    return is_turn(w, chunk, 1) ? ZB_OK
+                                : take_input(w, chunk, mb, ZB_PASS_B);
 }
 
 enum zb_status zb_send_forward(struct zb_worker *w, int chunk, int mb)
 {
     return channel_out(w, chunk, ZB_PASS_F) == NULL ||
-                   is_local(w, chunk, ZB_PASS_F)
+                   is_turn(w, chunk, 1)
                ? ZB_OK
                : send(w, chunk, mb, ZB_PASS_F);
 }
@@ -233,7 +238,7 @@ enum zb_status zb_send_forward(struct zb_worker *w, int chunk, int mb)
 enum zb_status zb_send_backward(struct zb_worker *w, int chunk, int mb)
 {
     return channel_out(w, chunk, ZB_PASS_B) == NULL ||
-                   is_local(w, chunk, ZB_PASS_B)
+                   is_turn(w, chunk, -1)
                ? ZB_OK
                : send(w, chunk, mb, ZB_PASS_B);
 }
@@ -341,51 +346,53 @@ static enum zb_status return_results(struct zb_worker *w,
 enum zb_status zb_forward_step(struct zb_worker *w, int chunk, int mb)
 {
     const struct zb_run_plan *p = w->s->plan;
-    struct zb_chunk_run run = make_run(w, chunk, mb, w->data);
+    struct zb_chunk_run run;
 
+    ZB_TRY(take_input(w, chunk, mb, ZB_PASS_F));
+    ZB_TRY(get_output(w, chunk, mb, ZB_PASS_F));
+    run = make_run(w, chunk, mb, w->data);
     ZB_TRY(zb_chunk_forward(program(w, chunk), &run));
-    return p->info[zb_virt_of(p, w->stage, chunk)].has_loss
-               ? return_results(w, &run, chunk, mb)
-               : ZB_OK;
+    if (p->info[zb_virt_of(p, w->stage, chunk)].has_loss) {
+        ZB_TRY(return_results(w, &run, chunk, mb));
+    }
+    ZB_TRY(finish_output(w, chunk, mb, ZB_PASS_F));
+    return release_inputs(w, chunk, mb, ZB_PASS_F);
 }
 
 enum zb_status zb_backward_b_step(struct zb_worker *w, int chunk, int mb)
 {
-    struct zb_chunk_run run = make_run(w, chunk, mb, w->data);
+    struct zb_chunk_run run;
 
-    return zb_chunk_backward_input(program(w, chunk), &run);
+    ZB_TRY(take_input(w, chunk, mb, ZB_PASS_B));
+    ZB_TRY(get_output(w, chunk, mb, ZB_PASS_B));
+    run = make_run(w, chunk, mb, w->data);
+    ZB_TRY(zb_chunk_backward_input(program(w, chunk), &run));
+    ZB_TRY(finish_output(w, chunk, mb, ZB_PASS_B));
+    return release_inputs(w, chunk, mb, ZB_PASS_B);
 }
 
 enum zb_status zb_backward_w_step(struct zb_worker *w, int chunk, int mb)
 {
     struct zb_chunk_run run = make_run(w, chunk, mb, w->data);
 
-    return zb_chunk_backward_weight(program(w, chunk), &run);
+    ZB_TRY(zb_chunk_backward_weight(program(w, chunk), &run));
+    return release_inputs(w, chunk, mb, ZB_PASS_W);
 }
 
 enum zb_status zb_schedule_f(struct zb_worker *w, int chunk, int mb)
 {
     ZB_TRY(zb_load_micro_batch(w, chunk, mb));
-    ZB_TRY(take_input(w, chunk, mb, ZB_PASS_F));
-    ZB_TRY(get_output(w, chunk, mb, ZB_PASS_F));
-    ZB_TRY(zb_forward_step(w, chunk, mb));
-    ZB_TRY(finish_output(w, chunk, mb, ZB_PASS_F));
-    return release_inputs(w, chunk, mb, ZB_PASS_F);
+    return zb_forward_step(w, chunk, mb);
 }
 
 enum zb_status zb_schedule_b(struct zb_worker *w, int chunk, int mb)
 {
-    ZB_TRY(take_input(w, chunk, mb, ZB_PASS_B));
-    ZB_TRY(get_output(w, chunk, mb, ZB_PASS_B));
-    ZB_TRY(zb_backward_b_step(w, chunk, mb));
-    ZB_TRY(finish_output(w, chunk, mb, ZB_PASS_B));
-    return release_inputs(w, chunk, mb, ZB_PASS_B);
+    return zb_backward_b_step(w, chunk, mb);
 }
 
 enum zb_status zb_schedule_w(struct zb_worker *w, int chunk, int mb)
 {
-    ZB_TRY(zb_backward_w_step(w, chunk, mb));
-    return release_inputs(w, chunk, mb, ZB_PASS_W);
+    return zb_backward_w_step(w, chunk, mb);
 }
 
 static enum zb_status schedule_bw(struct zb_worker *w, int chunk, int mb)
@@ -394,7 +401,9 @@ static enum zb_status schedule_bw(struct zb_worker *w, int chunk, int mb)
     return zb_schedule_w(w, chunk, mb);
 }
 
-/* Post-validation nodes mark where the optimizer's late check belongs; with the
+/* A RECV node posts: the pool has room for the message from the start, and the
+ * node that reads it takes it, so that a worker need not wait before it is busy.
+ * Post-validation nodes mark where the optimizer's late check belongs; with the
  * check done up front there is nothing to do at them. */
 static enum zb_status no_work(struct zb_worker *w, int chunk, int mb)
 {
@@ -409,9 +418,9 @@ static enum zb_status (*const run_node[ZB_N_NODE_TYPES])(struct zb_worker *w,
     [ZB_NODE_W] = zb_schedule_w,
     [ZB_NODE_BW] = schedule_bw,
     [ZB_NODE_SEND_FORWARD] = zb_send_forward,
-    [ZB_NODE_RECV_FORWARD] = zb_recv_forward,
+    [ZB_NODE_RECV_FORWARD] = no_work,
     [ZB_NODE_SEND_BACKWARD] = zb_send_backward,
-    [ZB_NODE_RECV_BACKWARD] = zb_recv_backward,
+    [ZB_NODE_RECV_BACKWARD] = no_work,
     [ZB_NODE_POST_VALIDATION] = no_work,
     [ZB_NODE_SEND_POST_VALIDATION] = no_work,
     [ZB_NODE_RECV_POST_VALIDATION] = no_work,
