@@ -329,9 +329,8 @@ static enum zb_status do_zero_grad(struct zb_worker *w, void *arg)
     return w->ops->stream_sync(w->stream);
 }
 
-static enum zb_status do_update(struct zb_worker *w, void *arg)
+static enum zb_status update(struct zb_worker *w, struct step_arg *a)
 {
-    struct step_arg *a = arg;
     double norm;
 
     ZB_TRY(zb_worker_reduce_grads(w));
@@ -340,6 +339,15 @@ static enum zb_status do_update(struct zb_worker *w, void *arg)
         a->norm = norm;
     }
     return w->ops->stream_sync(w->stream);
+}
+
+static enum zb_status do_update(struct zb_worker *w, void *arg)
+{
+    enum zb_status st = update(w, arg);
+
+    return st == ZB_OK ? ZB_OK
+                       : zb_fail_in(st, "device %d, stage %d, update", w->stage,
+                                    w->stage);
 }
 
 static enum zb_status do_train_step(struct zb_worker *w, void *arg)

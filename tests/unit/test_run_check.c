@@ -286,6 +286,28 @@ static void every_dropped_wait_is_reported_or_covered(void)
     zb_model_free(m);
 }
 
+/* ---- a device that fails ---------------------------------------------------- */
+
+static void failing_update_names_its_stage(void)
+{
+    struct zb_session_opts o = check_opts(2, "zbv", 3, 1);
+    struct zb_check_target target = {.k = 1, .device = 1, .node = "update"};
+    struct zb_model *m = ru_llama();
+    struct zb_step_result res = {.loss = 0};
+    struct zb_session *s = NULL;
+    struct ru_batch b;
+
+    ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
+    ZBT_OK(zb_session_new(m, &o, &s));
+    zb_check_fail_launch(s->be, &target);
+    CU_ASSERT_EQUAL(zb_train_step(s, &b.in, 1e-2, &res), ZB_EDEVICE);
+    CU_ASSERT_PTR_NOT_NULL(
+        strstr(zb_error_text(), "device 1, stage 1, update"));
+    zb_session_free(s);
+    ru_batch_release(&b);
+    zb_model_free(m);
+}
+
 /* ---- memory given twice ----------------------------------------------------------------- */
 
 /* Train after `harm` was done to a new session: a report that contains `say`. */
@@ -357,6 +379,7 @@ int main(void)
         ZBT_CASE(missing_wait_for_the_update_is_reported),
         ZBT_CASE(every_dropped_wait_is_reported_or_covered),
         ZBT_CASE(slot_reused_early_is_reported),
+        ZBT_CASE(failing_update_names_its_stage),
     };
 
     return zbt_run("run_check", cases, ZB_COUNT_OF(cases));
