@@ -86,6 +86,9 @@ struct zb_backend_ops {
                                 const char *what, void **ptr_out);
     void (*mem_free)(struct zb_device *dev, void *ptr);
 
+    /* Bytes that mem_alloc() has given and mem_free() has not taken back. */
+    size_t (*mem_bytes)(const struct zb_device *dev);
+
     enum zb_status (*stream_new)(struct zb_device *dev, const char *name,
                                  struct zb_stream **stream_out);
     /* Waits for the stream's work. */

@@ -19,9 +19,14 @@ static void put_number(FILE *f, const char *key, int n_digits, double x)
     }
 }
 
+/* A NaN's sign differs from machine to machine and means nothing. */
 static void put_hex(FILE *f, const char *key, double x)
 {
-    fprintf(f, ",\"%s\":\"%a\"", key, x);
+    if (isnan(x)) {
+        fprintf(f, ",\"%s\":\"nan\"", key);
+    } else {
+        fprintf(f, ",\"%s\":\"%a\"", key, x);
+    }
 }
 
 enum zb_status zbrun_log_step(FILE *f, const char *path,

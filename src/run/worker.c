@@ -116,7 +116,7 @@ static enum zb_status setup(struct zb_worker *w)
     ZB_TRY(w->ops->event_new(w->dev, &w->sums_done));
     ZB_TRY(w->ops->event_new(w->dev, &w->opt_done));
     ZB_TRY(w->ops->mem_alloc(w->dev, l->total, "arena", (void **)&w->arena));
-    w->arena_bytes = l->total;
+    w->arena_bytes = w->ops->mem_bytes(w->dev);
     ZB_TRY(list_mine(w));
     ZB_TRY(place_tensors(w));
     ZB_TRY(alloc_state(w));

@@ -43,6 +43,7 @@ struct zb_device {
     int n_threads;
     void *binding_before;   /* its cpu set before, or NULL when not bound */
     struct zb_cpu_scratch *scratch; /* [n_threads] */
+    size_t mem_bytes;               /* given by mem_alloc and not freed */
 };
 
 /* ---- teams (cpu_team.c) ------------------------------------------------ */
@@ -69,6 +70,7 @@ int zb_cpu_set_omp_threads(int n);
 enum zb_status zb_cpu_mem_alloc(struct zb_device *dev, size_t bytes,
                                 const char *what, void **ptr_out);
 void zb_cpu_mem_free(struct zb_device *dev, void *ptr);
+size_t zb_cpu_mem_bytes(const struct zb_device *dev);
 
 /* ---- binding (cpu_bind.c) ----------------------------------------------- */
 

@@ -18,6 +18,7 @@ struct head {
     void *token;
     void *map;
     size_t map_bytes;
+    size_t bytes; /* as asked for */
 };
 
 /* Map so that the piece starts on a huge page, and touch it, so that its pages
@@ -54,7 +55,6 @@ enum zb_status zb_cpu_mem_alloc(struct zb_device *dev, size_t bytes,
     size_t total;
     void *token;
 
-    (void)dev;
     if (__builtin_add_overflow(bytes, HEAD_BYTES, &total)) {
         return zb_fail(ZB_ENOMEM, "%s: %zu bytes are too many", what, bytes);
     }
@@ -68,6 +68,8 @@ enum zb_status zb_cpu_mem_alloc(struct zb_device *dev, size_t bytes,
         return zb_fail(ZB_ENOMEM, "%s: out of memory (%zu bytes)", what, bytes);
     }
     head->token = token;
+    head->bytes = bytes;
+    dev->mem_bytes += bytes;
     *ptr_out = (char *)head + HEAD_BYTES;
     return ZB_OK;
 }
@@ -76,13 +78,18 @@ void zb_cpu_mem_free(struct zb_device *dev, void *ptr)
 {
     struct head head;
 
-    (void)dev;
     if (ptr == NULL) {
         return;
     }
     memcpy(&head, (char *)ptr - HEAD_BYTES, sizeof(head));
+    dev->mem_bytes -= head.bytes;
     if (head.map != NULL) {
         munmap(head.map, head.map_bytes);
     }
     zb_free(head.token);
+}
+
+size_t zb_cpu_mem_bytes(const struct zb_device *dev)
+{
+    return dev->mem_bytes;
 }
