@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Step by step through what the ColossalAI page on zero-bubble pipelines does,
- * with the names it uses: an 8-layer Llama without head (4 heads of size 4) on 4
- * devices, costs and memory of the schedule from h, a and s, the V schedule,
+ * with the names it uses: an 8-layer Llama without head (4 heads of size 4) on
+ * 4 devices, costs and memory of the schedule from h, a and s, the V schedule,
  * inputs_embeds as data (8 x 4 tokens in 4 microbatches), the mean of the last
  * hidden state as criterion, Adam with lr 1e-3, 10 steps, loss and outputs
  * returned.

@@ -13,7 +13,7 @@
  *     ... kernels write b->ptr ...
  *     zb_channel_filled(c, b, stream)
  *     zb_channel_send(c, b, mb, &bind)
- *                                         zb_channel_recv(c, mb, stream, &b, ..)
+ *                                         zb_channel_recv(c, mb, stream, ...)
  *                                         ... kernels read b->ptr ...
  *                                         zb_channel_release(c, b, stream)
  *
@@ -38,7 +38,7 @@ struct zb_channel;
 
 /* One message buffer. */
 struct zb_msg {
-    void *ptr;               /* device memory; NULL when the channel's size is 0 */
+    void *ptr;               /* device memory; NULL when messages are empty */
     int index;               /* place in the pool */
     struct zb_event *filled; /* the sender's: contents are complete */
     struct zb_event *free;   /* the receiver's: contents are no longer read */

@@ -278,9 +278,9 @@ int zb_conf_n_model_devices(const struct zb_conf *conf);
 enum zb_status zb_conf_layout(const struct zb_conf *conf, int n_devices,
                               int *dp_out) ZB_CHECKED;
 
-/* How many chunks a stage of the schedule has, where pp_style does not say: in a
- * schedule file. ZB_ECONFIG when num_model_chunks or the length of a list (layers
- * or costs of each chunk) says otherwise. */
+/* How many chunks a stage of the schedule has, where pp_style does not say: in
+ * a schedule file. ZB_ECONFIG when num_model_chunks or the length of a list
+ * (layers or costs of each chunk) says otherwise. */
 enum zb_status zb_conf_set_model_chunks(struct zb_conf *conf,
                                         int n_chunks) ZB_CHECKED;
 

@@ -26,7 +26,7 @@ struct zb_model_opts {
     int64_t max_seq;   /* longest sequence of the run; 0: the config's limit */
     double init_std;   /* <= 0: the config's initializer_range */
     int has_key_mask;  /* 1: the batch has an attention_mask field [B,T] */
-    int has_embeds;    /* 1: the batch has inputs_embeds [B,T,H], no input_ids */
+    int has_embeds;    /* 1: the batch has inputs_embeds [B,T,H], not ids */
     int no_head;       /* 1: base model: output last_hidden_state, no logits */
     /* Called at the end to add a criterion of the caller's own to the last
      * layer instead of cross-entropy on labels: `hidden` is the last tensor
@@ -35,8 +35,8 @@ struct zb_model_opts {
     void *criterion_arg;
 };
 
-/* One key of a config: name, and its value as JSON text (a bare word is taken as
- * a string), with the line it stands in for messages (0: unknown;
+/* One key of a config: name, and its value as JSON text (a bare word is taken
+ * as a string), with the line it stands in for messages (0: unknown;
  * ZB_MODEL_LINE_SET: the command line, as --set). */
 #define ZB_MODEL_LINE_SET (-1)
 struct zb_model_key {

@@ -146,8 +146,8 @@ enum zb_status zb_plan_forward_only(const struct zb_plan_input *in,
                                     struct zb_schedule **s_out) ZB_CHECKED;
 
 /* The forward-only schedule `round` over and over, until there are n_micro
- * microbatches: a stage that goes through it holds at no time more messages than
- * in `round`. ZB_EINVAL for sizes that can not be planned. */
+ * microbatches: a stage that goes through it holds at no time more messages
+ * than in `round`. ZB_EINVAL for sizes that can not be planned. */
 enum zb_status zb_plan_repeat(const struct zb_schedule *round, int n_micro,
                               struct zb_schedule **s_out) ZB_CHECKED;
 

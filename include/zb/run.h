@@ -90,7 +90,7 @@ enum zb_status zb_session_dry_run(const struct zb_model *model,
                                   const struct zb_session_opts *o,
                                   FILE *f) ZB_CHECKED;
 
-/* ---- steps ----------------------------------------------------------------- */
+/* ---- steps --------------------------------------------------------------- */
 
 /* The batch of one step, in host memory, borrowed for the call. */
 struct zb_step_input {
@@ -150,7 +150,7 @@ enum zb_status zb_train_step(struct zb_session *s,
                              const struct zb_step_input *in, double lr,
                              struct zb_step_result *res) ZB_CHECKED;
 
-/* ---- looking inside --------------------------------------------------------- */
+/* ---- looking inside ------------------------------------------------------ */
 
 const struct zb_schedule *zb_session_schedule(const struct zb_session *s);
 const struct zb_model *zb_session_model(const struct zb_session *s);
@@ -201,10 +201,10 @@ struct zb_session_stats zb_session_stats(const struct zb_session *s);
  * training step. */
 void zb_session_fail_node(struct zb_session *s, int stage, size_t node);
 
-/* ---- inside a worker: the parts the reference exposes -------------------------
+/* ---- inside a worker: the parts the reference exposes --------------------
  *
- * A scheduler of one's own is a function run by every worker at once. The worker
- * has a batch after zb_load_batch(); nodes must come in an order that
+ * A scheduler of one's own is a function run by every worker at once. The
+ * worker has a batch after zb_load_batch(); nodes must come in an order that
  * zb_schedule_check() accepts. `chunk` is local to the stage. */
 
 enum zb_status zb_session_each(struct zb_session *s,
@@ -224,11 +224,11 @@ const struct zb_stage_nodes *zb_worker_nodes(const struct zb_worker *w);
  * belongs to. */
 int zb_get_model_chunk_id(const struct zb_worker *w, int i, int is_forward);
 
-/* Begin a step over `in`, which stays valid until its work is done; every worker
- * does so once per step (training steps count for dropout). n_micro is that of
- * the session, and forward only at most what it has run before: ZB_EINVAL
- * otherwise. No outputs are returned. Then enqueue the copy of one microbatch's
- * fields; the nodes below do that themselves. */
+/* Begin a step over `in`, which stays valid until its work is done; every
+ * worker does so once per step (training steps count for dropout). n_micro is
+ * that of the session, and forward only at most what it has run before:
+ * ZB_EINVAL otherwise. No outputs are returned. Then enqueue the copy of one
+ * microbatch's fields; the nodes below do that themselves. */
 enum zb_status zb_load_batch(struct zb_worker *w,
                              const struct zb_step_input *in, int n_micro,
                              int is_training) ZB_CHECKED;

@@ -8,7 +8,7 @@
  *     struct zb_abort ab;
  *     zb_abort_init(&ab);
  *     ZB_TRY(zb_signal_wait(&sig, seen, &ab));      // a waiting worker
- *     zb_abort_raise(&ab, st, "stage 1, F chunk 0 mb 3: ...");   // a failing one
+ *     zb_abort_raise(&ab, st, "stage 1, F chunk 0 ...");   // a failing one
  */
 #ifndef ZB_THREAD_H
 #define ZB_THREAD_H

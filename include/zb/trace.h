@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Timelines in the Trace Event Format, which Chrome's about:tracing and Perfetto
- * open: what ran, one row per stage, and below it what was planned.
+ * Timelines in the Trace Event Format, which Chrome's about:tracing and
+ * Perfetto open: what ran, one row per stage, and below it what was planned.
  *
  *     ZB_TRY(zb_trace_open("trace.json", &t));
  *     ZB_TRY(zb_trace_name(t, ZB_TRACE_RAN, 0, "stage 0"));

@@ -91,7 +91,8 @@ enum zb_status zb_signal_wait_for(struct zb_signal *s, uint32_t seen,
                                   const struct zb_abort *ab,
                                   int64_t timeout_ns)
 {
-    int64_t end = timeout_ns == INT64_MAX ? INT64_MAX : zb_now_ns() + timeout_ns;
+    int64_t end =
+        timeout_ns == INT64_MAX ? INT64_MAX : zb_now_ns() + timeout_ns;
     enum zb_status st = ZB_OK;
 
     atomic_fetch_add(&s->n_waiting, 1);

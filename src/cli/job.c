@@ -30,7 +30,7 @@ static enum zb_status check_readable(const char *key, const char *path)
                   : ZB_OK;
 }
 
-/* ---- model ---------------------------------------------------------------------- */
+/* ---- model --------------------------------------------------------------- */
 
 static enum zb_status read_text(const char *path, char **text_out)
 {
@@ -133,7 +133,7 @@ static enum zb_status make_model(struct zbrun_job *job)
     return ZB_OK;
 }
 
-/* ---- data ------------------------------------------------------------------------- */
+/* ---- data ---------------------------------------------------------------- */
 
 static enum zb_status open_data(const struct zbrun_job *job, const char *name,
                                 const struct zb_conf_strings *files,
@@ -206,7 +206,7 @@ enum zb_status zbrun_job_fields(const struct zbrun_job *job,
     return ZB_OK;
 }
 
-/* ---- session options ------------------------------------------------------------------ */
+/* ---- session options ----------------------------------------------------- */
 
 static int n_cores(void)
 {

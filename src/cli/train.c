@@ -20,7 +20,7 @@
 /* A trace of every step of a long run would be too big to open. */
 #define TRACE_STEPS 10
 
-/* ---- evaluation ------------------------------------------------------------------- */
+/* ---- evaluation ---------------------------------------------------------- */
 
 static enum zb_status eval_one(const struct zbrun_job *job,
                                struct zb_session *s,
@@ -82,7 +82,7 @@ out:
     return st;
 }
 
-/* ---- training ------------------------------------------------------------------------ */
+/* ---- training ------------------------------------------------------------ */
 
 struct loop {
     const struct zbrun_job *job;

@@ -11,7 +11,12 @@
 #include "zb/backend.h"
 #include "zb/log.h"
 
-enum exit_code { EXIT_DONE = 0, EXIT_RUN = 1, EXIT_USAGE = 2, EXIT_STOPPED = 75 };
+enum exit_code {
+    EXIT_DONE = 0,
+    EXIT_RUN = 1,
+    EXIT_USAGE = 2,
+    EXIT_STOPPED = 75
+};
 
 static volatile sig_atomic_t got_signal;
 

@@ -87,7 +87,7 @@ struct zb_session_stats zb_session_stats(const struct zb_session *s)
     return sum;
 }
 
-/* ---- values of one parameter --------------------------------------------------- */
+/* ---- values of one parameter --------------------------------------------- */
 
 struct copy_arg {
     int param;
@@ -176,7 +176,7 @@ enum zb_status zb_session_get_grad(struct zb_session *s, int param,
     return zb_session_each(s, do_get_grad, &a);
 }
 
-/* ---- all gradients into a file ------------------------------------------------- */
+/* ---- all gradients into a file ------------------------------------------- */
 
 static enum zb_status collect_grads(struct zb_session *s,
                                     struct zb_st_out *tensors)

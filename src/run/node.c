@@ -18,10 +18,11 @@ static int slot_of(const struct zb_worker *w, int chunk, int mb)
     return w->is_training ? mb : chunk;
 }
 
-/* ---- batch -------------------------------------------------------------------- */
+/* ---- batch --------------------------------------------------------------- */
 
-enum zb_status zb_load_batch(struct zb_worker *w, const struct zb_step_input *in,
-                             int n_micro, int is_training)
+enum zb_status zb_load_batch(struct zb_worker *w,
+                             const struct zb_step_input *in, int n_micro,
+                             int is_training)
 {
     const struct zb_layout *l = &w->s->plan->layout[w->stage];
 
@@ -73,7 +74,7 @@ enum zb_status zb_load_micro_batch(struct zb_worker *w, int chunk, int mb)
                            (size_t)rows * sizeof(int64_t), "sample indices");
 }
 
-/* ---- messages ------------------------------------------------------------------ */
+/* ---- messages ------------------------------------------------------------ */
 
 /* The channel that brings the input of a chunk's pass, or takes its output;
  * NULL at the ends of the model. */
@@ -99,8 +100,8 @@ static struct zb_channel *channel_out(struct zb_worker *w, int chunk,
     return v > 0 ? w->s->chan[2 * (v - 1) + 1] : NULL;
 }
 
-/* Whether the chunk one step further along the model (-1: one back) lies on this
- * stage too: the turn of the V, where a message is handed over at once. */
+/* Whether the chunk one step further along the model (-1: one back) lies on
+ * this stage too: the turn of the V, where a message is handed over at once. */
 static int is_turn(struct zb_worker *w, int chunk, int step)
 {
     const struct zb_run_plan *p = w->s->plan;
@@ -243,7 +244,7 @@ enum zb_status zb_send_backward(struct zb_worker *w, int chunk, int mb)
                : send(w, chunk, mb, ZB_PASS_B);
 }
 
-/* ---- compute --------------------------------------------------------------------- */
+/* ---- compute ------------------------------------------------------------- */
 
 static void *msg_ptr(const struct zb_msg *m)
 {
@@ -402,9 +403,9 @@ static enum zb_status schedule_bw(struct zb_worker *w, int chunk, int mb)
 }
 
 /* A RECV node posts: the pool has room for the message from the start, and the
- * node that reads it takes it, so that a worker need not wait before it is busy.
- * Post-validation nodes mark where the optimizer's late check belongs; with the
- * check done up front there is nothing to do at them. */
+ * node that reads it takes it, so that a worker need not wait before it is
+ * busy. Post-validation nodes mark where the optimizer's late check belongs;
+ * with the check done up front there is nothing to do at them. */
 static enum zb_status no_work(struct zb_worker *w, int chunk, int mb)
 {
     (void)w, (void)chunk, (void)mb;

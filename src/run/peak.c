@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the devices can do at best: the rate of a large product on all of them at
- * once, the denominator of "model FLOPs utilisation". */
+ * What the devices can do at best: the rate of a large product on all of them
+ * at once, the denominator of "model FLOPs utilisation". */
 #include "config.h"
 #include "run/run_int.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * The pieces of a run and who may touch them. A session owns everything; each
- * worker thread alone touches its struct zb_worker, apart from the fields marked
- * otherwise. Shared between threads, the full list: the read-only plan and model,
- * the channels, the group, the abort flag, the command word, and the shared
- * gradients of parameters that several stages hold.
+ * worker thread alone touches its struct zb_worker, apart from the fields
+ * marked otherwise. Shared between threads, the full list: the read-only plan
+ * and model, the channels, the group, the abort flag, the command word, and the
+ * shared gradients of parameters that several stages hold.
  */
 #ifndef ZB_RUN_INT_H
 #define ZB_RUN_INT_H
@@ -16,7 +16,7 @@
 
 #define ZB_ALIGN 64
 
-/* ---- device memory of a stage, decided before anything is allocated -------- */
+/* ---- device memory of a stage, decided before anything is allocated ------ */
 
 /* One block that lives from node `first` to node `last` of a stream. */
 struct zb_block {
@@ -25,8 +25,8 @@ struct zb_block {
     size_t offset;
 };
 
-/* Give every block an offset so that no two that live at once overlap: first fit
- * in the order of their first node. Returns the bytes needed. */
+/* Give every block an offset so that no two that live at once overlap: first
+ * fit in the order of their first node. Returns the bytes needed. */
 enum zb_status zb_arena_pack(struct zb_block *blocks, size_t n,
                              size_t *bytes_out) ZB_CHECKED;
 
@@ -59,7 +59,7 @@ struct zb_layout {
     size_t *konst;    /* [n_consts] */
     size_t *fb, *fw, *bw;
     size_t scratch;
-    size_t *field;    /* [n_slots * n_data], slot of a microbatch's batch data */
+    size_t *field;    /* [n_slots * n_data], batch data of a microbatch */
     size_t *sample;   /* [n_slots] */
     int n_slots;
     size_t loss;      /* doubles [n_micro or more] */
@@ -68,7 +68,7 @@ struct zb_layout {
     int *msg_first, *msg_n; /* which buffers of the pool are its */
 };
 
-/* ---- the plan: everything decided before the workers start ------------------ */
+/* ---- the plan: everything decided before the workers start --------------- */
 
 /* Boundary b lies between virtual stages b and b + 1. Channel 2b goes forward,
  * 2b + 1 backward: n_channels = 2 * (n_virtual - 1). */
@@ -107,8 +107,9 @@ enum zb_status zb_layout_init(struct zb_layout *l, const struct zb_run_plan *p,
                               int stage) ZB_CHECKED;
 void zb_layout_release(struct zb_layout *l);
 
-/* Most messages of a channel that its sender (from computing to sending) and its
- * receiver (from receiving to the last reader) hold at once, in the order of
+/* Most messages of a channel that its sender (from computing to sending) and
+ * its receiver (from receiving to the last reader) hold at once, in the order
+ * of
  * `sched`, which is p->sched or a forward-only schedule. */
 int zb_count_held_by_sender(const struct zb_run_plan *p,
                             const struct zb_schedule *sched, int channel);
@@ -124,7 +125,7 @@ int zb_stage_of(const struct zb_run_plan *p, int virt);
 int zb_chunk_of(const struct zb_run_plan *p, int virt);
 int zb_virt_of(const struct zb_run_plan *p, int stage, int chunk);
 
-/* ---- a batch cut into microbatches ------------------------------------------- */
+/* ---- a batch cut into microbatches --------------------------------------- */
 
 struct zb_micro {
     int64_t first_row;
@@ -141,7 +142,7 @@ enum zb_status zb_cut_batch(const struct zb_run_plan *p,
                             const struct zb_step_input *in, int n_micro,
                             struct zb_micro *mb) ZB_CHECKED;
 
-/* ---- a worker ------------------------------------------------------------------ */
+/* ---- a worker ------------------------------------------------------------ */
 
 /* State of one microbatch in one local chunk. */
 struct zb_inflight {
@@ -243,7 +244,8 @@ void zb_watch_look(struct zb_watch *watch, struct zb_session *s);
 
 /* node.c */
 enum zb_status zb_worker_run_nodes(struct zb_worker *w,
-                                   const struct zb_stage_nodes *nodes) ZB_CHECKED;
+                                   const struct zb_stage_nodes *nodes)
+    ZB_CHECKED;
 
 /* update.c: gradients and parameters on the worker. */
 enum zb_status zb_worker_zero_grad(struct zb_worker *w) ZB_CHECKED;

@@ -9,7 +9,7 @@
 #include "zb/log.h"
 #include "zb/mem.h"
 
-/* ---- cutting the model ------------------------------------------------------ */
+/* ---- cutting the model --------------------------------------------------- */
 
 static enum zb_status cut(struct zb_run_plan *p)
 {
@@ -48,7 +48,7 @@ static enum zb_status make_chunks(struct zb_run_plan *p)
     return ZB_OK;
 }
 
-/* ---- planner's input ---------------------------------------------------------- */
+/* ---- planner's input ----------------------------------------------------- */
 
 static enum zb_status check_costs(const struct zb_run_plan *p)
 {
@@ -182,7 +182,7 @@ static enum zb_status make_schedule(struct zb_run_plan *p)
     return zb_schedule_check(p->sched, &p->in);
 }
 
-/* ---- message buffers ------------------------------------------------------------ */
+/* ---- message buffers ----------------------------------------------------- */
 
 static int max_int(int a, int b)
 {
@@ -207,7 +207,7 @@ static void count_buffers(struct zb_run_plan *p)
     }
 }
 
-/* ---- names and ownership ------------------------------------------------------- */
+/* ---- names and ownership ------------------------------------------------- */
 
 static enum zb_status name_things(struct zb_run_plan *p)
 {
@@ -253,10 +253,11 @@ static void sort_names(struct zb_run_plan *p)
 {
     for (int i = 0; i < p->n_params; i++) {
         const char *name = zb_graph_param(p->g, i).name;
+        int *order = p->name_order;
         int at = i;
 
-        while (at > 0 && strcmp(zb_graph_param(p->g, p->name_order[at - 1]).name,
-                                name) > 0) {
+        while (at > 0 &&
+               strcmp(zb_graph_param(p->g, order[at - 1]).name, name) > 0) {
             p->name_order[at] = p->name_order[at - 1];
             at--;
         }
@@ -277,7 +278,7 @@ enum zb_status zb_run_plan_check_memory(const struct zb_run_plan *p)
     return ZB_OK;
 }
 
-/* ---- making one ------------------------------------------------------------------ */
+/* ---- making one ---------------------------------------------------------- */
 
 static enum zb_status check_opts(const struct zb_session_opts *o)
 {
@@ -427,7 +428,7 @@ void zb_run_plan_free(struct zb_run_plan *p)
     zb_free(p);
 }
 
-/* ---- what --dry-run prints -------------------------------------------------------- */
+/* ---- what --dry-run prints ----------------------------------------------- */
 
 static void print_chunks(const struct zb_run_plan *p, FILE *f)
 {

@@ -30,7 +30,7 @@ void zb_session_opts_init(struct zb_session_opts *o)
     };
 }
 
-/* ---- commands ------------------------------------------------------------------- */
+/* ---- commands ------------------------------------------------------------ */
 
 static void join_all(struct zb_session *s)
 {
@@ -108,7 +108,7 @@ enum zb_status zb_session_each(struct zb_session *s,
     return run_command(s, do_each, &a);
 }
 
-/* ---- starting and stopping --------------------------------------------------------- */
+/* ---- starting and stopping ----------------------------------------------- */
 
 static enum zb_status make_channels(struct zb_session *s)
 {
@@ -297,7 +297,7 @@ enum zb_status zb_session_dry_run(const struct zb_model *model,
     return st;
 }
 
-/* ---- steps ------------------------------------------------------------------------------ */
+/* ---- steps --------------------------------------------------------------- */
 
 /* What a step's command needs; `lr` and `norm` only where it updates. */
 struct step_arg {

@@ -41,7 +41,7 @@ static enum zb_status add_to(struct zb_worker *w, zb_real *y, const zb_real *x,
     return w->ops->launch(w->stream, &l);
 }
 
-/* ---- start values -------------------------------------------------------------- */
+/* ---- start values -------------------------------------------------------- */
 
 /* FNV-1a: the name is the key of a parameter's random numbers. */
 static uint64_t name_key(const char *name)
@@ -206,7 +206,7 @@ enum zb_status zb_worker_fill_params(struct zb_worker *w)
     return w->ops->stream_sync(w->stream);
 }
 
-/* ---- gradients ------------------------------------------------------------------- */
+/* ---- gradients ----------------------------------------------------------- */
 
 enum zb_status zb_worker_zero_grad(struct zb_worker *w)
 {
@@ -320,7 +320,7 @@ enum zb_status zb_worker_reduce_grads(struct zb_worker *w)
     return ZB_OK;
 }
 
-/* ---- norm and update ---------------------------------------------------------------- */
+/* ---- norm and update ----------------------------------------------------- */
 
 static enum zb_status sumsq(struct zb_worker *w, const zb_real *x, int64_t n,
                             double *y, const char *label)

@@ -9,7 +9,7 @@
 
 #include "zb/mem.h"
 
-/* ---- set-up ------------------------------------------------------------------- */
+/* ---- set-up -------------------------------------------------------------- */
 
 static enum zb_status list_mine(struct zb_worker *w)
 {
@@ -126,7 +126,7 @@ static enum zb_status setup(struct zb_worker *w)
     return zb_worker_fill_params(w);
 }
 
-/* ---- leaving -------------------------------------------------------------------- */
+/* ---- leaving ------------------------------------------------------------- */
 
 static void leave_channels(struct zb_worker *w)
 {
@@ -195,7 +195,7 @@ static void leave(struct zb_worker *w)
     }
 }
 
-/* ---- obeying --------------------------------------------------------------------- */
+/* ---- obeying ------------------------------------------------------------- */
 
 static void report(struct zb_worker *w, enum zb_status st)
 {

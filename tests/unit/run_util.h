@@ -17,8 +17,8 @@ struct zb_model *ru_llama_masked(void);
 
 #define RU_SEQ 12
 
-/* A batch of random tokens. Rows from 1 on end in ignored labels: row r has r % 4
- * of them, so that microbatches count different numbers of targets. */
+/* A batch of random tokens. Rows from 1 on end in ignored labels: row r has r %
+ * 4 of them, so that microbatches count different numbers of targets. */
 struct ru_batch {
     int64_t n_rows, seq_len;
     int32_t *ids, *labels;

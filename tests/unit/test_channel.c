@@ -85,7 +85,7 @@ static struct zb_msg *take(struct rig *r, int mb, struct zb_bind *bind_out)
     return m;
 }
 
-/* ---- the pool ------------------------------------------------------------------- */
+/* ---- the pool ------------------------------------------------------------ */
 
 static void buffers_circulate_in_order(void)
 {
@@ -148,7 +148,7 @@ static void message_of_another_microbatch_is_an_error(void)
     rig_close(&r);
 }
 
-/* ---- sizes ------------------------------------------------------------------------ */
+/* ---- sizes --------------------------------------------------------------- */
 
 /* A random sequence of sizes with up to n_buffers messages under way: what is
  * received is what was sent with that message, never an older entry. */
@@ -193,7 +193,7 @@ static void sizes_are_those_of_the_message(void)
     }
 }
 
-/* ---- threads ------------------------------------------------------------------------ */
+/* ---- threads ------------------------------------------------------------- */
 
 struct side {
     struct rig *r;

@@ -21,7 +21,7 @@
 #define N 8          /* numbers of a trajectory */
 #define N_FACTORS 14 /* updates 0..13 of a run of 12 */
 
-/* ---- the file ---------------------------------------------------------------- */
+/* ---- the file ------------------------------------------------------------ */
 
 struct reader {
     FILE *f;
@@ -83,7 +83,7 @@ static void read_numbers(const struct reader *r, int skip, int n, double *out)
     }
 }
 
-/* ---- trajectories --------------------------------------------------------------- */
+/* ---- trajectories -------------------------------------------------------- */
 
 /* One parameter on the cpu backend, whose device memory the host can address. */
 struct rig {
@@ -226,7 +226,7 @@ static void no_decay_leaves_weights_of_zero_gradients(void)
     rig_close(&rig);
 }
 
-/* ---- learning rates ----------------------------------------------------------------- */
+/* ---- learning rates ------------------------------------------------------ */
 
 /* The factors of one schedule of the file. */
 static int read_schedule(const char *want, double *factor)
@@ -313,7 +313,7 @@ static void rate_without_warmup_begins_at_peak(void)
     CU_ASSERT_EQUAL(zb_lr_at(&lr, 11), 0);
 }
 
-/* ---- clipping ------------------------------------------------------------------------ */
+/* ---- clipping ------------------------------------------------------------ */
 
 static void clip_scale_limits_the_norm(void)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The same bits on every layout: for each number of microbatches, loss, norm,
- * every gradient and the parameters after two updates are equal for every number
- * of stages, schedule and metadata setting. */
+ * every gradient and the parameters after two updates are equal for every
+ * number of stages, schedule and metadata setting. */
 #include "config.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Runs on the check backend, which works late and proves the order of every
- * access: the same bits as cpu, no report; and with a wait dropped or a piece of
- * memory given twice, a report. */
+ * access: the same bits as cpu, no report; and with a wait dropped or a piece
+ * of memory given twice, a report. */
 #include "config.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ static struct zb_session_opts check_opts(int n_stages, const char *planner,
     return o;
 }
 
-/* ---- no report, same bits -------------------------------------------------------- */
+/* ---- no report, same bits ------------------------------------------------ */
 
 /* What ru_train_two_steps() does, and a forward-only run in the middle; reports
  * are counted up to the end of the workers. */
@@ -93,7 +93,7 @@ static void tied_gpt2_with_dropout_is_in_order_and_equal(void)
     train_on_delay_seeds(ru_gpt2(0.1));
 }
 
-/* ---- a wait that is missing --------------------------------------------------------- */
+/* ---- a wait that is missing ---------------------------------------------- */
 
 /* What to do before and after the fault is set. */
 struct scene {
@@ -225,8 +225,8 @@ static void missing_wait_for_a_free_buffer_is_reported(void)
 }
 
 /* The embedding's stage adds the head's gradient: it waits for grads_done of
- * both (its own needs no wait), then for sums_done of both. The other stage reads
- * and clears after sums_done of the first. */
+ * both (its own needs no wait), then for sums_done of both. The other stage
+ * reads and clears after sums_done of the first. */
 static void missing_wait_for_shared_gradients_is_reported(void)
 {
     const struct scene owner = {"1f1b", 0, "sum gradients", nothing, train};
@@ -252,8 +252,8 @@ static enum zb_status train_and_evaluate(struct zb_session *s,
     return evaluate(s, b, res);
 }
 
-/* Every wait of a training step and an evaluation: dropped, it is reported, or it
- * was covered by others, and then the loss after the step is right. */
+/* Every wait of a training step and an evaluation: dropped, it is reported, or
+ * it was covered by others, and then the loss after the step is right. */
 
 static void every_dropped_wait_is_reported_or_covered(void)
 {
@@ -286,7 +286,7 @@ static void every_dropped_wait_is_reported_or_covered(void)
     zb_model_free(m);
 }
 
-/* ---- a device that fails ---------------------------------------------------- */
+/* ---- a device that fails ------------------------------------------------- */
 
 static void failing_update_names_its_stage(void)
 {
@@ -308,7 +308,7 @@ static void failing_update_names_its_stage(void)
     zb_model_free(m);
 }
 
-/* ---- memory given twice ----------------------------------------------------------------- */
+/* ---- memory given twice -------------------------------------------------- */
 
 /* Train after `harm` was done to a new session: a report that contains `say`. */
 static void expect_report(const char *planner,

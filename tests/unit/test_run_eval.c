@@ -30,7 +30,7 @@ static struct zb_session *new_session(const struct zb_model *m, int n_stages,
     return s;
 }
 
-/* ---- any number of microbatches --------------------------------------------------- */
+/* ---- any number of microbatches ------------------------------------------ */
 
 /* For each number the loss has the bits of one stage, and the value of one
  * microbatch. */
@@ -64,7 +64,7 @@ static void eval_of_any_number_of_microbatches_agrees(void)
     zb_model_free(m);
 }
 
-/* ---- among training steps ------------------------------------------------------------ */
+/* ---- among training steps ------------------------------------------------ */
 
 struct trained {
     double loss[3], norm[3];
@@ -129,7 +129,7 @@ static void evaluating_leaves_training_alone(void)
     zb_model_free(m);
 }
 
-/* ---- outputs ---------------------------------------------------------------------------- */
+/* ---- outputs ------------------------------------------------------------- */
 
 /* The mean negative log-probability of the labels, from the logits. */
 static double loss_from(const zb_real *logits, const struct ru_batch *b)
@@ -206,7 +206,7 @@ static void outputs_without_room_are_refused(void)
     zb_model_free(m);
 }
 
-/* ---- changing sizes ----------------------------------------------------------------------- */
+/* ---- changing sizes ------------------------------------------------------ */
 
 static const int64_t length[] = {12, 5, 11, 12};
 #define N_LENGTHS ((int)ZB_COUNT_OF(length))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Failures: whatever fails, the run ends with that error, names the place, hangs
- * nowhere and leaks nothing. */
+ * Failures: whatever fails, the run ends with that error, names the place,
+ * hangs nowhere and leaks nothing. */
 #include "config.h"
 
 #include <stdio.h>
@@ -130,7 +130,7 @@ static void failing_kth_allocation_unwinds(void)
     zb_model_free(m);
 }
 
-/* ---- the watchdog ------------------------------------------------------------------ */
+/* ---- the watchdog -------------------------------------------------------- */
 
 /* Stage 1 receives what stage 0 never sends. */
 static enum zb_status wait_for_nothing(struct zb_worker *w, void *arg)
@@ -165,7 +165,7 @@ static void watchdog_says_who_waits(void)
     zb_model_free(m);
 }
 
-/* ---- functions of one's own ------------------------------------------------------------ */
+/* ---- functions of one's own ---------------------------------------------- */
 
 static enum zb_status give_up_on_stage_one(struct zb_worker *w, void *arg)
 {
@@ -190,7 +190,7 @@ static void any_status_of_a_function_ends_the_session(void)
     zb_model_free(m);
 }
 
-/* ---- what a batch may not be ---------------------------------------------------------- */
+/* ---- what a batch may not be --------------------------------------------- */
 
 static void batch_that_does_not_fit_is_refused(void)
 {

@@ -17,11 +17,11 @@
 
 static const char *const planner[] = {"zbv", "1f1b", "gpipe"};
 
-/* ---- a graph by hand ------------------------------------------------------------- */
+/* ---- a graph by hand ----------------------------------------------------- */
 
-/* Six linear layers with an activation. Layers 1 and 4 share a weight, 0 and 3 a
- * frozen one, layer 2 names a weight that nothing reads, and what layer 5 does
- * with "lost" reaches no loss. */
+/* Six linear layers with an activation. Layers 1 and 4 share a weight, 0 and 3
+ * a frozen one, layer 2 names a weight that nothing reads, and what layer 5
+ * does with "lost" reaches no loss. */
 static struct zb_model *odd_model(void)
 {
     const int64_t bth[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ), WIDTH};
@@ -213,7 +213,7 @@ static void parameters_can_be_set_and_read(void)
     zb_model_free(m);
 }
 
-/* ---- masks ---------------------------------------------------------------------------- */
+/* ---- masks --------------------------------------------------------------- */
 
 static double masked_loss(const struct zb_model *m, int p,
                           const struct ru_batch *b, const int32_t *mask)
@@ -277,7 +277,7 @@ static void padded_keys_do_not_matter(void)
     zb_model_free(m);
 }
 
-/* ---- cuts ------------------------------------------------------------------------------- */
+/* ---- cuts ---------------------------------------------------------------- */
 
 /* 8 layers on up to 12 stages of 2 chunks: most chunks only pass on. */
 static void more_stages_than_layers_give_the_same_bits(void)

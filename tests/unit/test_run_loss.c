@@ -48,7 +48,7 @@ static struct zb_step_result one_step(const struct zb_model *m,
     return res;
 }
 
-/* ---- per token ------------------------------------------------------------------ */
+/* ---- per token ----------------------------------------------------------- */
 
 static void ragged_microbatches_equal_full_batch(void)
 {
@@ -77,7 +77,7 @@ static void ragged_microbatches_equal_full_batch(void)
     zb_model_free(m);
 }
 
-/* ---- per microbatch ----------------------------------------------------------------- */
+/* ---- per microbatch ------------------------------------------------------ */
 
 /* The mean of one microbatch, run alone. */
 static double mean_of_part(struct zb_session *s, const struct ru_batch *b,
@@ -146,7 +146,7 @@ static void averages_agree_on_equal_microbatches(void)
     zb_model_free(m);
 }
 
-/* ---- targets that do not count --------------------------------------------------------- */
+/* ---- targets that do not count ------------------------------------------- */
 
 static void ignore_rows(struct ru_batch *b, int64_t first, int64_t n)
 {
@@ -219,7 +219,7 @@ static void batch_without_targets_has_no_gradient(void)
     }
 }
 
-/* ---- gradients stay and add up ----------------------------------------------------------- */
+/* ---- gradients stay and add up ------------------------------------------- */
 
 /* gpt2's head is tied: summing its uses must happen once. */
 static void reading_gradients_changes_nothing(void)
@@ -257,8 +257,8 @@ static void reading_gradients_changes_nothing(void)
     zb_model_free(m);
 }
 
-/* Two steps without zero_grad in between add their gradients, also when somebody
- * looks at them in the middle. */
+/* Two steps without zero_grad in between add their gradients, also when
+ * somebody looks at them in the middle. */
 static void gradients_of_two_steps_add_up(void)
 {
     struct zb_session_opts o = ru_opts(2, 3, N_ROWS);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Memory: planned is allocated, blocks never overlap while both live, packing is
- * close to the least possible, and steady steps allocate nothing. */
+ * Memory: planned is allocated, blocks never overlap while both live, packing
+ * is close to the least possible, and steady steps allocate nothing. */
 #include "config.h"
 
 #include <string.h>
@@ -132,8 +132,8 @@ static void steady_steps_allocate_nothing(void)
 }
 
 /* The message buffers are counted for the planned number of microbatches. With
- * late messages an order made for more of them would want more buffers, and wait
- * for them for ever. */
+ * late messages an order made for more of them would want more buffers, and
+ * wait for them for ever. */
 static void more_microbatches_than_planned_need_no_more_buffers(void)
 {
     static const int planned[] = {1, 2, 4};

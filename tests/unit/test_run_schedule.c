@@ -17,7 +17,7 @@
 
 static const char *const planner[] = {"zbv", "get_v_schedule", "1f1b", "gpipe"};
 
-/* ---- files -------------------------------------------------------------------------- */
+/* ---- files --------------------------------------------------------------- */
 
 /* "file:..." of the schedule that a session with these options runs. */
 static void write_schedule(const struct zb_model *m,
@@ -137,7 +137,7 @@ static void schedule_of_another_size_is_refused(void)
     zb_model_free(m);
 }
 
-/* ---- schedulers of one's own ------------------------------------------------------------ */
+/* ---- schedulers of one's own --------------------------------------------- */
 
 /* The worker's own list, node by node through the public parts. */
 static enum zb_status by_parts(struct zb_worker *w, const struct zb_node *nd)
@@ -182,8 +182,8 @@ static enum zb_status run_whole(struct zb_worker *w, void *arg)
     return zb_run_forward_backward(w);
 }
 
-/* An order that no planner here gives: one microbatch after the other, forth and
- * back, each W at once, for linear placements. */
+/* An order that no planner here gives: one microbatch after the other, forth
+ * and back, each W at once, for linear placements. */
 static enum zb_status one_by_one(struct zb_worker *w, void *arg)
 {
     ZB_TRY(zb_load_batch(w, arg, N_MICRO, 1));
