@@ -122,11 +122,13 @@ static enum zb_status run(int n_steps)
 
     ZB_TRY(zb_graph_new(&g));
     st = build(g);
+    if (st == ZB_OK) {
+        st = zb_model_from_graph(g, 1, N_BLOCKS, &m);
+    }
     if (st != ZB_OK) {
         zb_graph_free(g);
         return st;
     }
-    ZB_TRY(zb_model_from_graph(g, 1, N_BLOCKS, &m));
     zb_session_opts_init(&o);
     o.n_stages = 2;
     o.n_micro = 4;

@@ -33,7 +33,7 @@
 #define STEPS 10
 #define ELEMS (NUM_BATCH * NUM_TOK_PER_BATCH * HIDDEN)
 
-/* Step 3 of the page: the criterion, lambda x, y: x.last_hidden_state.mean(). */
+/* Step 3 of the page: lambda x, y: x.last_hidden_state.mean(). */
 static void mean_of_hidden(struct zb_graph *g, int hidden, void *arg)
 {
     (void)arg;

@@ -60,8 +60,8 @@ enum zb_status zb_model_from_keys(const struct zb_model_key *keys, size_t n,
                                   const struct zb_model_opts *opts,
                                   struct zb_model **m_out) ZB_CHECKED;
 
-/* Wrap a graph the caller built and finished; takes it. Layers [n_before,
- * n_before + n_blocks) are the repeated ones. */
+/* Wrap a graph the caller built and finished; takes it on success. Layers
+ * [n_before, n_before + n_blocks) are the repeated ones. */
 enum zb_status zb_model_from_graph(struct zb_graph *g, int n_before,
                                    int n_blocks,
                                    struct zb_model **m_out) ZB_CHECKED;
