@@ -5,6 +5,7 @@
 #include "config.h"
 #include "graph/graph_int.h"
 
+#include "zb/hash.h"
 #include "zb/mem.h"
 
 #include <string.h>
@@ -104,13 +105,8 @@ struct zb_param_info zb_graph_param(const struct zb_graph *g, int param)
 
 size_t zb_graph_param_slot(const struct zb_graph *g, const char *name)
 {
-    uint64_t hash = 14695981039346656037ULL; /* FNV-1a */
-    size_t at;
+    size_t at = (size_t)zb_hash(name, strlen(name)) & (g->n_slots - 1);
 
-    for (const char *p = name; *p != '\0'; p++) {
-        hash = (hash ^ (unsigned char)*p) * 1099511628211ULL;
-    }
-    at = (size_t)hash & (g->n_slots - 1);
     while (g->slots[at] != 0 &&
            strcmp(g->params[g->slots[at] - 1].name, name) != 0) {
         at = (at + 1) & (g->n_slots - 1);

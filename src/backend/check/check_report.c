@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "zb/hash.h"
 #include "zb/log.h"
 #include "zb/mem.h"
 
@@ -87,17 +88,6 @@ const char *zb_ck_mark_text(const struct ck_mark *m, char *buf, size_t size)
     return buf;
 }
 
-/* FNV-1a. */
-static uint64_t hash_text(const char *s, size_t len)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-
-    for (size_t i = 0; i < len; i++) {
-        h = (h ^ (unsigned char)s[i]) * 0x100000001b3u;
-    }
-    return h;
-}
-
 static enum zb_status grow_names(struct ck_backend *be)
 {
     size_t cap = be->cap_names == 0 ? 256 : be->cap_names * 2;
@@ -151,7 +141,7 @@ const char *zb_ck_intern(struct ck_backend *be, const char *s)
 
     s = s == NULL ? "" : s;
     len = strnlen(s, NAME_MAX_BYTES);
-    hash = hash_text(s, len);
+    hash = zb_hash(s, len);
     known = find_name(be, hash, s, len);
     if (known != NULL) {
         return known;
