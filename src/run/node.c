@@ -20,9 +20,10 @@ static int slot_of(const struct zb_worker *w, int chunk, int mb)
 
 /* ---- batch --------------------------------------------------------------- */
 
-enum zb_status zb_load_batch(struct zb_worker *w,
-                             const struct zb_step_input *in, int n_micro,
-                             int is_training)
+enum zb_status zb_worker_begin(struct zb_worker *w,
+                               const struct zb_step_input *in,
+                               const struct zb_micro *mb, int n_micro,
+                               int is_training)
 {
     const struct zb_layout *l = &w->s->plan->layout[w->stage];
 
@@ -33,8 +34,8 @@ enum zb_status zb_load_batch(struct zb_worker *w,
                        n_micro,
                        is_training ? w->s->plan->o.n_micro : w->n_fly);
     }
-    ZB_TRY(zb_cut_batch(w->s->plan, in, n_micro, w->mb));
     w->in = in;
+    w->mb = mb;
     w->n_micro = n_micro;
     w->is_training = is_training;
     w->step += is_training != 0;
@@ -43,6 +44,16 @@ enum zb_status zb_load_batch(struct zb_worker *w,
         w->is_loaded[i] = 0;
     }
     return ZB_OK;
+}
+
+enum zb_status zb_load_batch(struct zb_worker *w,
+                             const struct zb_step_input *in, int n_micro,
+                             int is_training)
+{
+    if (n_micro <= w->n_fly) { /* otherwise refused below */
+        ZB_TRY(zb_cut_batch(w->s->plan, in, n_micro, w->own_mb));
+    }
+    return zb_worker_begin(w, in, w->own_mb, n_micro, is_training);
 }
 
 enum zb_status zb_load_micro_batch(struct zb_worker *w, int chunk, int mb)

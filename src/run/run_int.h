@@ -173,11 +173,12 @@ struct zb_worker {
     /* Sized by the host between commands. */
     struct zb_inflight *fly; /* [n_chunk * n_fly] */
     double *loss_host;       /* [n_fly] loss sums, copied back in a step */
-    struct zb_micro *mb;     /* [n_fly] the batch under way, cut */
+    struct zb_micro *own_mb; /* [n_fly] for zb_load_batch() */
     int n_fly;
 
     /* The step under way. */
     const struct zb_step_input *in;
+    const struct zb_micro *mb; /* [n_micro] the batch, cut: own_mb or the host's */
     int n_micro;
     int is_training;
     int flags;
@@ -242,12 +243,19 @@ struct zb_watch {
 void zb_watch_init(struct zb_watch *watch, const struct zb_session *s);
 void zb_watch_look(struct zb_watch *watch, struct zb_session *s);
 
-/* node.c */
+/* node.c. Begin a step over `in`, already cut into mb[0..n_micro); both stay
+ * valid and unchanged until its work is done. */
+enum zb_status zb_worker_begin(struct zb_worker *w,
+                               const struct zb_step_input *in,
+                               const struct zb_micro *mb, int n_micro,
+                               int is_training) ZB_CHECKED;
 enum zb_status zb_worker_run_nodes(struct zb_worker *w,
                                    const struct zb_stage_nodes *nodes)
     ZB_CHECKED;
 
 /* update.c: gradients and parameters on the worker. */
+enum zb_status zb_worker_fill(struct zb_worker *w, zb_real *y, int64_t n,
+                              double value, const char *label) ZB_CHECKED;
 enum zb_status zb_worker_zero_grad(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_reduce_grads(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_update(struct zb_worker *w, double lr,

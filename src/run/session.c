@@ -161,10 +161,11 @@ static enum zb_status reserve_micro(struct zb_session *s, int n_micro)
         }
         zb_free(w->fly);
         zb_free(w->loss_host);
-        zb_free(w->mb);
+        zb_free(w->own_mb);
         w->fly = fly;
         w->loss_host = loss;
-        w->mb = cut;
+        w->own_mb = cut;
+        w->mb = NULL; /* of a step that is over */
         w->n_fly = n_micro;
     }
     s->n_mb = n_micro;
@@ -262,7 +263,7 @@ void zb_session_free(struct zb_session *s)
     }
     zb_session_stop(s);
     for (int i = 0; s->worker != NULL && i < s->plan->n_stages; i++) {
-        zb_free(s->worker[i].mb);
+        zb_free(s->worker[i].own_mb);
         zb_free(s->worker[i].loss_host);
         zb_free(s->worker[i].fly);
     }
@@ -315,7 +316,7 @@ static enum zb_status do_nodes(struct zb_worker *w, void *arg)
 {
     struct step_arg *a = arg;
 
-    ZB_TRY(zb_load_batch(w, a->in, a->n_micro, a->is_training));
+    ZB_TRY(zb_worker_begin(w, a->in, w->s->mb, a->n_micro, a->is_training));
     w->flags = a->flags;
     w->output = a->output;
     ZB_TRY(zb_worker_run_nodes(w, &a->sched->stages[w->stage]));
