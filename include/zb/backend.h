@@ -65,6 +65,10 @@ struct zb_launch {
     struct zb_access access[ZB_MAX_ACCESS];
 };
 
+/* Add a range of n reals to what a launch touches; none when ptr is NULL. */
+void zb_launch_reals(struct zb_launch *launch, const zb_real *ptr, int64_t n,
+                     enum zb_access_mode mode);
+
 struct zb_backend_ops {
     const char *name;
     const char *summary; /* one line for --version and --help */

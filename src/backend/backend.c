@@ -82,6 +82,18 @@ enum zb_status zb_backend_find(const char *name,
     return refuse(name);
 }
 
+void zb_launch_reals(struct zb_launch *launch, const zb_real *ptr, int64_t n,
+                     enum zb_access_mode mode)
+{
+    if (ptr == NULL) {
+        return;
+    }
+    ZB_BUG_IF(launch->n_access == ZB_MAX_ACCESS,
+              "%s touches too many ranges", launch->label);
+    launch->access[launch->n_access++] =
+        (struct zb_access){ptr, (size_t)n * sizeof(zb_real), mode};
+}
+
 enum zb_status zb_backend_open(const char *name,
                                const struct zb_backend_opts *opts,
                                struct zb_backend **be_out)

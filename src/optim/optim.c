@@ -73,15 +73,6 @@ size_t zb_optim_state_reals(const struct zb_optim *opt)
     return opt->momentum != 0 ? 1 : 0;
 }
 
-static void add_access(struct zb_launch *l, const void *ptr, int64_t n,
-                       enum zb_access_mode mode)
-{
-    if (ptr != NULL) {
-        l->access[l->n_access++] =
-            (struct zb_access){ptr, (size_t)n * sizeof(zb_real), mode};
-    }
-}
-
 static enum zb_status adamw_step(const struct zb_optim *opt,
                                  const struct zb_backend_ops *ops,
                                  struct zb_stream *stream,
@@ -105,10 +96,10 @@ static enum zb_status adamw_step(const struct zb_optim *opt,
     struct zb_launch l = {
         .kernel = ZB_K_adamw, .label = p->name, .params = &k};
 
-    add_access(&l, p->grad, p->n, ZB_READ);
-    add_access(&l, p->param, p->n, ZB_READ_WRITE);
-    add_access(&l, p->m, p->n, ZB_READ_WRITE);
-    add_access(&l, p->v, p->n, ZB_READ_WRITE);
+    zb_launch_reals(&l, p->grad, p->n, ZB_READ);
+    zb_launch_reals(&l, p->param, p->n, ZB_READ_WRITE);
+    zb_launch_reals(&l, p->m, p->n, ZB_READ_WRITE);
+    zb_launch_reals(&l, p->v, p->n, ZB_READ_WRITE);
     return ops->launch(stream, &l);
 }
 
@@ -131,9 +122,9 @@ static enum zb_status sgd_step(const struct zb_optim *opt,
     };
     struct zb_launch l = {.kernel = ZB_K_sgd, .label = p->name, .params = &k};
 
-    add_access(&l, p->grad, p->n, ZB_READ);
-    add_access(&l, p->param, p->n, ZB_READ_WRITE);
-    add_access(&l, p->m, p->n, ZB_READ_WRITE);
+    zb_launch_reals(&l, p->grad, p->n, ZB_READ);
+    zb_launch_reals(&l, p->param, p->n, ZB_READ_WRITE);
+    zb_launch_reals(&l, p->m, p->n, ZB_READ_WRITE);
     return ops->launch(stream, &l);
 }
 

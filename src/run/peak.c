@@ -23,24 +23,10 @@ static enum zb_status product(struct zb_worker *w, zb_real *mem)
                           .lda = n,
                           .ldb = n,
                           .ldc = n};
-    struct zb_launch l = {
-        .kernel = ZB_K_gemm, .label = "peak", .params = &k, .n_access = 2};
+    struct zb_launch l = {.kernel = ZB_K_gemm, .label = "peak", .params = &k};
 
-    l.access[0] = (struct zb_access){
-        mem, 2 * (size_t)(n * n) * sizeof(zb_real), ZB_READ};
-    l.access[1] = (struct zb_access){
-        k.c, (size_t)(n * n) * sizeof(zb_real), ZB_WRITE};
-    return w->ops->launch(w->stream, &l);
-}
-
-static enum zb_status fill_ones(struct zb_worker *w, zb_real *mem)
-{
-    struct zb_k_fill k = {.n = 2 * SIDE * SIDE, .value = 1, .y = mem};
-    struct zb_launch l = {
-        .kernel = ZB_K_fill, .label = "peak", .params = &k, .n_access = 1};
-
-    l.access[0] = (struct zb_access){
-        mem, (size_t)k.n * sizeof(zb_real), ZB_WRITE};
+    zb_launch_reals(&l, mem, 2 * n * n, ZB_READ);
+    zb_launch_reals(&l, k.c, n * n, ZB_WRITE);
     return w->ops->launch(w->stream, &l);
 }
 
@@ -49,7 +35,7 @@ static enum zb_status time_products(struct zb_worker *w, zb_real *mem,
 {
     int64_t begin;
 
-    ZB_TRY(fill_ones(w, mem));
+    ZB_TRY(zb_worker_fill(w, mem, 2 * SIDE * SIDE, 1, "peak"));
     for (int i = 0; i < WARM_UP; i++) {
         ZB_TRY(product(w, mem));
     }

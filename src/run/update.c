@@ -9,22 +9,16 @@
 #include <string.h>
 
 #include "zb/ckpt.h"
+#include "zb/hash.h"
 #include "zb/mem.h"
 
-static struct zb_access vec(const void *ptr, int64_t n,
-                            enum zb_access_mode mode)
-{
-    return (struct zb_access){ptr, (size_t)n * sizeof(zb_real), mode};
-}
-
-static enum zb_status fill(struct zb_worker *w, zb_real *y, int64_t n,
-                           double value, const char *label)
+enum zb_status zb_worker_fill(struct zb_worker *w, zb_real *y, int64_t n,
+                              double value, const char *label)
 {
     struct zb_k_fill k = {.n = n, .value = value, .y = y};
-    struct zb_launch l = {
-        .kernel = ZB_K_fill, .label = label, .params = &k, .n_access = 1};
+    struct zb_launch l = {.kernel = ZB_K_fill, .label = label, .params = &k};
 
-    l.access[0] = vec(y, n, ZB_WRITE);
+    zb_launch_reals(&l, y, n, ZB_WRITE);
     return w->ops->launch(w->stream, &l);
 }
 
@@ -33,43 +27,31 @@ static enum zb_status add_to(struct zb_worker *w, zb_real *y, const zb_real *x,
                              int64_t n, const char *label)
 {
     struct zb_k_add k = {.n = n, .a = y, .b = x, .y = y};
-    struct zb_launch l = {
-        .kernel = ZB_K_add, .label = label, .params = &k, .n_access = 2};
+    struct zb_launch l = {.kernel = ZB_K_add, .label = label, .params = &k};
 
-    l.access[0] = vec(y, n, ZB_READ_WRITE);
-    l.access[1] = vec(x, n, ZB_READ);
+    zb_launch_reals(&l, y, n, ZB_READ_WRITE);
+    zb_launch_reals(&l, x, n, ZB_READ);
     return w->ops->launch(w->stream, &l);
 }
 
 /* ---- start values -------------------------------------------------------- */
 
-/* FNV-1a: the name is the key of a parameter's random numbers. */
-static uint64_t name_key(const char *name)
-{
-    uint64_t h = 0xcbf29ce484222325ULL;
-
-    for (; *name != '\0'; name++) {
-        h = (h ^ (unsigned char)*name) * 0x100000001b3ULL;
-    }
-    return h;
-}
-
+/* The name is the key of a parameter's random numbers. */
 static enum zb_status fill_normal(struct zb_worker *w, zb_real *y, int64_t n,
                                   const struct zb_param_info *info)
 {
     struct zb_k_fill_normal k = {
         .n = n,
         .seed = w->s->plan->o.seed,
-        .key = name_key(info->name),
+        .key = zb_hash(info->name, strlen(info->name)),
         .std = info->opts.std,
         .y = y,
     };
     struct zb_launch l = {.kernel = ZB_K_fill_normal,
                           .label = info->name,
-                          .params = &k,
-                          .n_access = 1};
+                          .params = &k};
 
-    l.access[0] = vec(y, n, ZB_WRITE);
+    zb_launch_reals(&l, y, n, ZB_WRITE);
     return w->ops->launch(w->stream, &l);
 }
 
@@ -82,9 +64,9 @@ static enum zb_status init_param(struct zb_worker *w, int param)
     case ZB_INIT_NORMAL:
         return fill_normal(w, w->value[param], n, &info);
     case ZB_INIT_ONES:
-        return fill(w, w->value[param], n, 1, info.name);
+        return zb_worker_fill(w, w->value[param], n, 1, info.name);
     default:
-        return fill(w, w->value[param], n, 0, info.name);
+        return zb_worker_fill(w, w->value[param], n, 0, info.name);
     }
 }
 
@@ -193,10 +175,10 @@ enum zb_status zb_worker_fill_params(struct zb_worker *w)
             ZB_TRY(init_param(w, param));
         }
         if (w->m[param] != NULL) {
-            ZB_TRY(fill(w, w->m[param], n, 0, name));
+            ZB_TRY(zb_worker_fill(w, w->m[param], n, 0, name));
         }
         if (w->v[param] != NULL) {
-            ZB_TRY(fill(w, w->v[param], n, 0, name));
+            ZB_TRY(zb_worker_fill(w, w->v[param], n, 0, name));
         }
     }
     if (p->o.pretrained != NULL) {
@@ -219,7 +201,8 @@ enum zb_status zb_worker_zero_grad(struct zb_worker *w)
     }
     for (int u = 0; u < p->n_uses; u++) {
         if (w->grad[u] != NULL) {
-            ZB_TRY(fill(w, w->grad[u], zb_param_elems(p, p->use_param[u]), 0,
+            ZB_TRY(zb_worker_fill(w, w->grad[u],
+                                  zb_param_elems(p, p->use_param[u]), 0,
                         zb_graph_param(p->g, p->use_param[u]).name));
         }
     }
@@ -260,7 +243,7 @@ static enum zb_status clear_later_uses(struct zb_worker *w, int param)
         zb_real *g = w->grad[info.use_ids[u]];
 
         if (g != NULL) {
-            ZB_TRY(fill(w, g, n, 0, info.name));
+            ZB_TRY(zb_worker_fill(w, g, n, 0, info.name));
         }
     }
     return ZB_OK;
@@ -327,10 +310,10 @@ static enum zb_status sumsq(struct zb_worker *w, const zb_real *x, int64_t n,
 {
     struct zb_k_sumsq_f64 k = {.n = n, .x = x, .y = y};
     struct zb_launch l = {
-        .kernel = ZB_K_sumsq_f64, .label = label, .params = &k, .n_access = 2};
+        .kernel = ZB_K_sumsq_f64, .label = label, .params = &k};
 
-    l.access[0] = vec(x, n, ZB_READ);
-    l.access[1] = (struct zb_access){y, sizeof(*y), ZB_WRITE};
+    zb_launch_reals(&l, x, n, ZB_READ);
+    l.access[l.n_access++] = (struct zb_access){y, sizeof(*y), ZB_WRITE};
     return w->ops->launch(w->stream, &l);
 }
 
