@@ -69,6 +69,28 @@ uint64_t ops_hash(void)
     return rig.hash;
 }
 
+static uint64_t hash_with(const char *backend, void (*run)(int which),
+                          int which, int n_threads)
+{
+    uint64_t hash;
+
+    ops_open(backend, n_threads);
+    run(which);
+    hash = ops_hash();
+    ops_close();
+    return hash;
+}
+
+void ops_same_bits(const char *backend, void (*run)(int which), int n)
+{
+    for (int which = 0; which < n; which++) {
+        uint64_t one = hash_with(backend, run, which, 1);
+
+        CU_ASSERT_EQUAL(one, hash_with(backend, run, which, 2));
+        CU_ASSERT_EQUAL(one, hash_with(backend, run, which, 3));
+    }
+}
+
 static const struct buffer *find(const void *ptr)
 {
     for (int i = 0; i < rig.n_buffers; i++) {

@@ -38,6 +38,10 @@ void ops_close(void);
 /* A hash of all bytes that came back from the device since ops_open(). */
 uint64_t ops_hash(void);
 
+/* Call run(0) .. run(n - 1), each with a team of 1, 2 and 3 threads, and check
+ * that the team changes no bit of what the kernels wrote. */
+void ops_same_bits(const char *backend, void (*run)(int which), int n);
+
 /* Device buffers: with values, or of NaN. */
 zb_real *ops_reals(int64_t n, const double *values);
 zb_real *ops_blank(int64_t n);
