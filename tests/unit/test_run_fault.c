@@ -34,9 +34,9 @@ static void node_text(const struct zb_session *s, int stage, size_t i,
 
 /* Fail node `i` of `stage`; 0 when there is no such node. */
 static int fail_one(const struct zb_model *m, const struct ru_batch *b,
-                    const char *planner, int stage, size_t i)
+                    const char *planner, int n_stages, int stage, size_t i)
 {
-    struct zb_session_opts o = ru_opts(N_STAGES, N_MICRO, N_ROWS);
+    struct zb_session_opts o = ru_opts(n_stages, N_MICRO, N_ROWS);
     struct zb_session *s = NULL;
     struct zb_step_result res = {.loss = 0};
     int64_t live = zb_mem_live();
@@ -63,14 +63,20 @@ static int fail_one(const struct zb_model *m, const struct ru_batch *b,
 
 static void fault_in_any_node_is_named(void)
 {
-    static const char *const planner[] = {"zbv", "1f1b", "gpipe"};
+    static const struct {
+        const char *planner;
+        int n_stages;
+    } run[] = {{"zbv", 1}, {"zbv", 2},  {"1f1b", 2}, {"gpipe", 2},
+               {"zbv", 4}, {"1f1b", 4}, {"gpipe", 4}};
     struct zb_model *m = ru_gpt2(0); /* tied: the stages also meet at the end */
     struct ru_batch b;
 
     ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
-    for (size_t k = 0; k < ZB_COUNT_OF(planner); k++) {
-        for (int stage = 0; stage < N_STAGES; stage++) {
-            for (size_t i = 0; fail_one(m, &b, planner[k], stage, i); i++) {
+    for (size_t k = 0; k < ZB_COUNT_OF(run); k++) {
+        for (int stage = 0; stage < run[k].n_stages; stage++) {
+            for (size_t i = 0; fail_one(m, &b, run[k].planner,
+                                        run[k].n_stages, stage, i);
+                 i++) {
             }
         }
     }
