@@ -75,7 +75,7 @@ static enum zb_status make_schedule(const char *path)
         in.b_mem[v] = -mem_w - mem_f;
     }
     in.c_cost = 1;
-    ZB_TRY_GOTO(st, zb_plan_make("get_v_schedule", &in, &sched), out);
+    ZB_TRY_GOTO(st, zb_plan_make("get_v_schedule", &in, NULL, &sched), out);
     printf("schedule: makespan %g, bubble %.1f %%\n", sched->makespan,
            100 * sched->bubble_rate);
     f = fopen(path, "w");

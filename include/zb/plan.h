@@ -9,7 +9,7 @@
  *     struct zb_plan_input in;
  *     struct zb_schedule *s;
  *     ZB_TRY(zb_plan_input_init(&in, 4, 8, ZB_PLACE_V));   // unit costs
- *     ZB_TRY(zb_plan_make("zbv", &in, &s));
+ *     ZB_TRY(zb_plan_make("zbv", &in, NULL, &s));
  *     ZB_TRY(zb_schedule_check(s, &in));
  *     zb_schedule_free(s);
  *     zb_plan_input_release(&in);
@@ -80,8 +80,15 @@ struct zb_stage_nodes {
     struct zb_node *node;
 };
 
+/* What a planner makes small. */
+enum zb_plan_objective {
+    ZB_PLAN_STEP,  /* G: a step behind a barrier */
+    ZB_PLAN_STEADY /* span: steps that slide into each other */
+};
+
 struct zb_schedule {
     char planner[32];
+    enum zb_plan_objective objective; /* what the planner was asked for */
     int n_stage;
     int n_micro;
     int n_chunk; /* chunks per stage */
@@ -91,7 +98,7 @@ struct zb_schedule {
     double makespan;               /* G: end of the last node, start at 0 */
     double span;        /* max over stages of (last end - first start) */
     double bubble_rate; /* 1 - (busiest stage's work) / makespan */
-    double lower_bound; /* no schedule is shorter than this; NAN: not known */
+    double lower_bound; /* of the objective: none is better; NAN: not known */
     double plan_ms;     /* time the planner took */
     double *peak_mem;   /* [n_stage], unit of the input; NAN: not known */
 };
@@ -132,11 +139,24 @@ enum zb_status zb_planner_shape(const char *planner,
 /* The planners by number, 0, 1, ...; NULL behind the last. */
 const char *zb_planner_name(int i);
 
-/* Make a schedule with all nodes, communication included. `planner`: zbv,
- * get_v_schedule, 1f1b, gpipe, or file:PATH. The result passes
- * zb_schedule_check(). ZB_EINFEASIBLE when memory does not suffice, with the
- * least limit that would. Free with zb_schedule_free(). */
+/* How long a planner that searches may do so. The result depends on the input,
+ * the seed and the budget alone, unless the time limit ends the search. */
+struct zb_plan_opts {
+    enum zb_plan_objective objective;
+    uint64_t seed;
+    int64_t budget;       /* moves; 0: no search; < 0: about 2 s of one core */
+    double time_limit_ms; /* 0: none */
+};
+
+/* Objective step, seed 0, the default budget, no time limit. */
+void zb_plan_opts_init(struct zb_plan_opts *opts);
+
+/* Make a schedule with all nodes, communication included. `planner` is one of
+ * zb_planner_name() or file:PATH; `opts` NULL takes the defaults. The result
+ * passes zb_schedule_check(). ZB_EINFEASIBLE when memory does not suffice, with
+ * the least limit that would. Free with zb_schedule_free(). */
 enum zb_status zb_plan_make(const char *planner, const struct zb_plan_input *in,
+                            const struct zb_plan_opts *opts,
                             struct zb_schedule **s_out) ZB_CHECKED;
 void zb_schedule_free(struct zb_schedule *s);
 

@@ -141,7 +141,7 @@ static enum zb_status make(struct zbplan_opts *o, struct zb_schedule **s_out)
     ZB_TRY(zbplan_opts_input(o, placement, n_chunk, 0,
                              is_limited_by_default(o->planner, placement),
                              &in));
-    st = zb_plan_make(o->planner, &in, s_out);
+    st = zb_plan_make(o->planner, &in, NULL, s_out);
     zb_plan_input_release(&in);
     return st;
 }
@@ -245,7 +245,7 @@ static enum zb_status compare_one(const struct zbplan_opts *o,
     ZB_TRY(zb_planner_shape(planner, &placement, &n_chunk));
     ZB_TRY(zbplan_opts_input(o, placement, n_chunk, n_chunk == 1,
                              is_limited_by_default(planner, placement), &in));
-    st = zb_plan_make(planner, &in, &s);
+    st = zb_plan_make(planner, &in, NULL, &s);
     zb_plan_input_release(&in);
     if (st == ZB_EINFEASIBLE) {
         fprintf(f, "%-16s %s\n", planner, zb_error_text());

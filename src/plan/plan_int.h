@@ -93,6 +93,17 @@ enum zb_status zb_plan_layout(struct zb_schedule *s,
 enum zb_status zb_plan_times_ok(const struct zb_schedule *s,
                                 int *is_ok_out) ZB_CHECKED;
 
+/* The planners: fill the empty schedule `s` with all nodes and times. */
+enum zb_status zb_plan_get_v_schedule(const struct zb_plan_input *in,
+                                      const struct zb_plan_opts *opts,
+                                      struct zb_schedule *s) ZB_CHECKED;
+enum zb_status zb_plan_1f1b(const struct zb_plan_input *in,
+                            const struct zb_plan_opts *opts,
+                            struct zb_schedule *s) ZB_CHECKED;
+enum zb_status zb_plan_gpipe(const struct zb_plan_input *in,
+                             const struct zb_plan_opts *opts,
+                             struct zb_schedule *s) ZB_CHECKED;
+
 /* get_v_schedule's algorithm on scalar costs. `s` (V, empty) gets compute nodes
  * with times, pv_time_out[n_stage] (unless NULL) the times of the
  * POST_VALIDATION nodes. ZB_EINFEASIBLE when it gets stuck on this input. */

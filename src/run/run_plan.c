@@ -156,11 +156,11 @@ static enum zb_status plan_within_memory(struct zb_run_plan *p)
     if (is_free) {
         limit_memory(p);
     }
-    st = zb_plan_make(p->planner, &p->in, &p->sched);
+    st = zb_plan_make(p->planner, &p->in, NULL, &p->sched);
     if (st == ZB_EINFEASIBLE && is_free) {
         zb_log(ZB_LOG_DEBUG, "%s", zb_error_text());
         lift_limit(p);
-        st = zb_plan_make(p->planner, &p->in, &p->sched);
+        st = zb_plan_make(p->planner, &p->in, NULL, &p->sched);
     }
     return st;
 }

@@ -228,7 +228,7 @@ static void mutated_schedule_dry_run_is_taken_or_refused(void)
         ZBT_OK(zb_plan_input_init(&in, 2, 2,
                                   i % 2 == 0 ? ZB_PLACE_V : ZB_PLACE_LINEAR,
                                   i % 2 == 0 ? 2 : 1));
-        ZBT_OK(zb_plan_make(planner[i % 2], &in, &s));
+        ZBT_OK(zb_plan_make(planner[i % 2], &in, NULL, &s));
         ZBT_OK(zb_schedule_write(s, i < 2 ? ZB_PLAN_NODES : ZB_PLAN_JSON, f));
         fclose(f);
         zb_schedule_free(s);

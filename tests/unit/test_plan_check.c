@@ -309,7 +309,7 @@ static struct zb_schedule *make(const char *planner, int p, int m, double c,
     for (int i = 0; i < p && n_chunk == 2; i++) {
         in.max_mem[i] = factor * 2 * p * in.f_mem[0];
     }
-    ZBT_OK(zb_plan_make(planner, &in, &s));
+    ZBT_OK(zb_plan_make(planner, &in, NULL, &s));
     zb_plan_input_release(&in);
     return s;
 }

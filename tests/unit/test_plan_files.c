@@ -26,7 +26,7 @@ static struct zb_schedule *make(const char *planner, int p, int m, double f,
         in.f_cost[v] = f;
     }
     in.c_cost = c;
-    ZBT_OK(zb_plan_make(planner, &in, &s));
+    ZBT_OK(zb_plan_make(planner, &in, NULL, &s));
     zb_plan_input_release(&in);
     return s;
 }
@@ -151,14 +151,14 @@ static void file_planner_gives_schedule_with_costs_of_input(void)
     for (int v = 0; v < 6; v++) {
         in.f_cost[v] = in.b_cost[v] = in.w_cost[v] = 10;
     }
-    ZBT_OK(zb_plan_make(planner, &in, &again));
+    ZBT_OK(zb_plan_make(planner, &in, NULL, &again));
     CU_ASSERT_EQUAL(again->makespan, 10 * s->makespan);
     zb_schedule_free(again);
     in.max_mem[1] = 1;
-    CU_ASSERT_EQUAL(zb_plan_make(planner, &in, &again), ZB_EINFEASIBLE);
+    CU_ASSERT_EQUAL(zb_plan_make(planner, &in, NULL, &again), ZB_EINFEASIBLE);
     zb_plan_input_release(&in);
     ZBT_OK(zb_plan_input_init(&in, 3, 7, placement, n_chunk));
-    CU_ASSERT_EQUAL(zb_plan_make(planner, &in, &again), ZB_EINVAL);
+    CU_ASSERT_EQUAL(zb_plan_make(planner, &in, NULL, &again), ZB_EINVAL);
     zb_plan_input_release(&in);
     free(text);
     zb_schedule_free(s);

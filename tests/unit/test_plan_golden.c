@@ -35,7 +35,7 @@ static struct zb_schedule *plan(const struct golden *g)
     for (int i = 0; i < g->p; i++) {
         in.max_mem[i] = g->mem * 2 * g->p * in.f_mem[0];
     }
-    ZBT_OK(zb_plan_make("get_v_schedule", &in, &s));
+    ZBT_OK(zb_plan_make("get_v_schedule", &in, NULL, &s));
     zb_plan_input_release(&in);
     return s;
 }
