@@ -181,6 +181,10 @@ struct zb_flops {
 struct zb_flops zb_graph_flops(const struct zb_graph *g, int first, int end,
                                const struct zb_bind *bind);
 
+/* The number of values an int field of the batch may take: 0 .. n - 1 are rows
+ * of every table that it indexes; 0 where it indexes none. */
+int64_t zb_graph_data_range(const struct zb_graph *g, int i);
+
 /* ---- cutting ------------------------------------------------------------- */
 
 /* Cut the layers into n_chunks runs: first_out[c] .. first_out[c+1] - 1 belong
@@ -243,6 +247,22 @@ struct zb_chunk_info {
     const int *uses; /* graph-wide use numbers made here, ascending */
 };
 struct zb_chunk_info zb_chunk_info(const struct zb_chunk *c);
+
+/* What a device does, for estimates: operations and bytes per nanosecond, and
+ * what it takes to launch a kernel that has nothing to do. */
+struct zb_rates {
+    double flops_per_ns, bytes_per_ns, launch_ns;
+};
+
+/* Time of each pass over one microbatch: every launch takes as long as its
+ * operations or its bytes do, whichever is longer. */
+void zb_chunk_estimate(const struct zb_chunk *c, const struct zb_bind *bind,
+                       const struct zb_rates *rates, double ns[ZB_N_PASSES]);
+
+/* Equal for chunks that take the same time: the same launches on tensors of the
+ * same shapes, and parameters of the same sizes. The same in every process that
+ * runs the same program. */
+uint64_t zb_chunk_signature(const struct zb_chunk *c);
 
 /* A tensor that crosses a boundary, for metadata and tests. */
 int zb_chunk_n_in(const struct zb_chunk *c);

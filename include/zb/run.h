@@ -53,8 +53,8 @@ struct zb_session_opts {
     const char *planner; /* "zbv", ...; or "file:PATH" */
     enum zb_cut_mode cut;
     const int *layers_per_chunk; /* ZB_CUT_LIST: [n_virtual], model order */
-    /* Costs of the planner per virtual stage, model order; NULL: estimated from
-     * floating point operations. n_costs is 1 (for all) or n_virtual. */
+    /* Costs of the planner per virtual stage, model order; NULL: from
+     * the table of costs. n_costs is 1 (for all) or n_virtual. */
     const double *f_cost, *b_cost, *w_cost;
     int n_costs;
     double c_cost;

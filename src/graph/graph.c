@@ -141,6 +141,25 @@ struct zb_data_info zb_graph_data(const struct zb_graph *g, int i)
     return info_of(g, g->data[i].name, g->data[i].tensor);
 }
 
+int64_t zb_graph_data_range(const struct zb_graph *g, int i)
+{
+    int64_t range = 0;
+
+    for (size_t k = 0; k < g->n_ops; k++) {
+        const struct zb_op *op = &g->ops[k];
+
+        for (int in = 0; in < op->row->n_in; in++) {
+            if ((op->row->in[in].flags & ZB_IN_SPARSE) &&
+                g->tensors[op->in[0]].root == g->data[i].tensor) {
+                int64_t rows = zb_op_shape(g, op, in)->dim[0];
+
+                range = range == 0 || rows < range ? rows : range;
+            }
+        }
+    }
+    return range;
+}
+
 int zb_graph_n_consts(const struct zb_graph *g)
 {
     return (int)g->n_consts;

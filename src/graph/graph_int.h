@@ -104,7 +104,8 @@ enum zb_in_flags {
     ZB_IN_W = 128,       /* read by backward_weight */
     ZB_IN_OVERWRITE = 256, /* its gradient may be written over it */
     ZB_IN_I32 = 512,
-    ZB_IN_ANY = 1024 /* of any type */
+    ZB_IN_ANY = 1024, /* of any type */
+    ZB_IN_SPARSE = 2048 /* at most as many elements as out[0] has are touched */
 };
 
 #define ZB_IN_DIFF (ZB_IN_GRAD | ZB_IN_PASS | ZB_IN_WEIGHT)
@@ -143,6 +144,8 @@ struct zb_op_row {
     /* Factor between the gradient of out[0] and of its inputs when that is
      * the same number for every element; NULL: it is not. */
     double (*uniform)(const struct zb_op *op);
+    /* What of its options its kernels' time may depend on; NULL: nothing. */
+    int (*variant)(const struct zb_op *op);
     zb_emit_fn forward, backward_input, backward_weight;
     /* Operations of F, and of B and W as if every gradient were wanted. */
     struct zb_flops (*flops)(const struct zb_graph *g, const struct zb_op *op,
@@ -364,6 +367,10 @@ enum zb_status zb_mse_forward(struct zb_emit *e);
 enum zb_status zb_mse_backward_input(struct zb_emit *e);
 double zb_pass_uniform(const struct zb_op *op);
 double zb_scale_uniform(const struct zb_op *op);
+int zb_linear_variant(const struct zb_op *op);
+int zb_rope_variant(const struct zb_op *op);
+int zb_attention_variant(const struct zb_op *op);
+int zb_act_variant(const struct zb_op *op);
 int zb_reshape_alias(const struct zb_op *op, const struct zb_layout *in,
                      struct zb_layout *out);
 int zb_slice_alias(const struct zb_op *op, const struct zb_layout *in,

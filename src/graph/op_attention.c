@@ -41,6 +41,11 @@ enum zb_status zb_rope_fits(const struct zb_graph *g, const struct zb_op *op,
     return ZB_OK;
 }
 
+int zb_rope_variant(const struct zb_op *op)
+{
+    return op->u.rope.interleaved;
+}
+
 struct zb_flops zb_rope_flops(const struct zb_graph *g, const struct zb_op *op,
                               const struct zb_bind *bind)
 {
@@ -146,6 +151,11 @@ int zb_attention_shape(struct zb_graph *g, struct zb_op *op)
 
 /* Two products of T x T x D per head forward, five backward (the weights are
  * computed again). */
+int zb_attention_variant(const struct zb_op *op)
+{
+    return 2 * op->u.attention.causal + (op->u.attention.dropout > 0);
+}
+
 struct zb_flops zb_attention_flops(const struct zb_graph *g,
                                    const struct zb_op *op,
                                    const struct zb_bind *bind)

@@ -47,6 +47,11 @@ int zb_act_shape(struct zb_graph *g, struct zb_op *op)
     return like_first(g, op);
 }
 
+int zb_act_variant(const struct zb_op *op)
+{
+    return (int)op->u.act.act;
+}
+
 struct zb_flops zb_act_flops(const struct zb_graph *g, const struct zb_op *op,
                              const struct zb_bind *bind)
 {

@@ -49,6 +49,11 @@ struct zb_flops zb_linear_flops(const struct zb_graph *g,
     return cost;
 }
 
+int zb_linear_variant(const struct zb_op *op)
+{
+    return op->u.linear.in_by_out;
+}
+
 enum zb_status zb_linear_forward(struct zb_emit *e)
 {
     int64_t k = zb_shape_cols(&e->in[0].shape);

@@ -9,6 +9,7 @@
 #ifndef ZB_RUN_INT_H
 #define ZB_RUN_INT_H
 
+#include "run/costs.h"
 #include "zb/comm.h"
 #include "zb/graph.h"
 #include "zb/run.h"
@@ -82,6 +83,8 @@ struct zb_run_plan {
     int *first_layer; /* [n_virtual + 1] */
     struct zb_chunk **chunk; /* [n_virtual], model order */
     struct zb_chunk_info *info;
+    struct zb_cost_table *costs;
+    double unit_ns; /* nanoseconds of one unit of `in`'s costs; 0: given ones */
     struct zb_plan_input in;
     struct zb_schedule *sched;
     struct zb_schedule *eval; /* forward only, as many microbatches */

@@ -61,6 +61,13 @@ static enum zb_status check_costs(const struct zb_run_plan *p)
                : ZB_OK;
 }
 
+static enum zb_status make_costs(struct zb_run_plan *p)
+{
+    struct zb_rates rates = zb_nominal_rates();
+
+    return zb_costs_from_model(p->g, &p->max, &rates, &p->o.optim, &p->costs);
+}
+
 static double given_or(const double *given, int n_given, int v, double other)
 {
     return given == NULL ? other : given[n_given == 1 ? 0 : v];
@@ -72,27 +79,23 @@ static double given_or(const double *given, int n_given, int v, double other)
 /* In units of the mean F: only ratios matter to a planner. */
 static void fill_costs(struct zb_run_plan *p)
 {
-    double mean = 0;
+    struct zb_layer_cost all =
+        zb_costs_sum(p->costs, 0, zb_graph_n_layers(p->g));
+    double unit = all.f_ns > 0 ? all.f_ns / p->n_virtual : 1;
 
     for (int v = 0; v < p->n_virtual; v++) {
-        mean += zb_graph_flops(p->g, p->first_layer[v], p->first_layer[v + 1],
-                               &p->max)
-                    .f /
-                p->n_virtual;
-    }
-    for (int v = 0; v < p->n_virtual; v++) {
-        struct zb_flops fl = zb_graph_flops(p->g, p->first_layer[v],
-                                            p->first_layer[v + 1], &p->max);
-        double unit = mean > 0 ? mean : 1;
+        struct zb_layer_cost c = zb_costs_sum(p->costs, p->first_layer[v],
+                                              p->first_layer[v + 1]);
 
         p->in.f_cost[v] = given_or(p->o.f_cost, p->o.n_costs, v,
-                                   fmax(fl.f / unit, LEAST_COST));
+                                   fmax(c.f_ns / unit, LEAST_COST));
         p->in.b_cost[v] = given_or(p->o.b_cost, p->o.n_costs, v,
-                                   fmax(fl.b / unit, LEAST_COST));
+                                   fmax(c.b_ns / unit, LEAST_COST));
         p->in.w_cost[v] =
-            given_or(p->o.w_cost, p->o.n_costs, v, fl.w / unit);
+            given_or(p->o.w_cost, p->o.n_costs, v, c.w_ns / unit);
     }
     p->in.c_cost = p->o.c_cost;
+    p->unit_ns = p->o.f_cost == NULL ? unit : 0;
 }
 
 /* Bytes from the graph's exact classes; a message counts at its receiver. Where
@@ -345,6 +348,7 @@ static enum zb_status fill(struct zb_run_plan *p)
                               p->n_chunk));
     ZB_TRY(check_costs(p));
     ZB_TRY(alloc_arrays(p));
+    ZB_TRY(make_costs(p));
     ZB_TRY(cut(p));
     ZB_TRY(make_chunks(p));
     fill_costs(p);
@@ -413,6 +417,7 @@ void zb_run_plan_free(struct zb_run_plan *p)
     zb_schedule_free(p->eval);
     zb_schedule_free(p->sched);
     zb_plan_input_release(&p->in);
+    zb_costs_free(p->costs);
     zb_free(p->name_order);
     zb_free(p->is_shared);
     zb_free(p->owner);
