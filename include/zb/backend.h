@@ -140,6 +140,20 @@ struct zb_backend_ops {
      * may still touch: `check` reports it when no event_sync orders it. */
     enum zb_status (*host_access)(struct zb_device *dev, const void *ptr,
                                   size_t bytes, enum zb_access_mode mode);
+
+    /* ---- for simulated devices: other backends do nothing here ---- */
+
+    /* In stream order: take this long. May keep the calling thread until
+     * then. */
+    enum zb_status (*spend)(struct zb_stream *stream, int64_t ns);
+
+    /* What event_record() has just said happens this much later: a message on
+     * its way, while the stream goes on. */
+    void (*event_delay)(struct zb_event *event, int64_t ns);
+
+    /* 1: nothing is computed and no value means anything: what comes back from
+     * the device is 0. Nodes take the time that spend() says. */
+    int is_simulated;
 };
 
 /* Every backend's own struct begins with this. */

@@ -49,6 +49,7 @@ struct zb_channel_opts {
     const char *name; /* "stage 0 chunk 0 -> stage 1 chunk 0", borrowed */
     size_t bytes;     /* of one message */
     int n_buffers;    /* in the pool */
+    int64_t latency_ns; /* simulated devices: how long a message is under way */
     /* 1: sizes are sent only when they changed (one integer otherwise).
      * 0: sizes are sent with every message. */
     int has_meta_cache;

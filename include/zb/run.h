@@ -70,6 +70,7 @@ struct zb_session_opts {
     double watchdog_s;    /* 0: never */
     uint64_t check_seed;  /* check backend */
     int check_delay_us;   /* check backend */
+    double sim_ns_per_cost; /* sim backend: the planner's unit of time */
     const char *pretrained; /* safetensors file with start values, or NULL */
 };
 
@@ -155,6 +156,8 @@ enum zb_status zb_train_step(struct zb_session *s,
 const struct zb_schedule *zb_session_schedule(const struct zb_session *s);
 const struct zb_model *zb_session_model(const struct zb_session *s);
 const char *zb_session_backend(const struct zb_session *s);
+/* 1: the devices compute nothing; losses, norms and parameters mean nothing. */
+int zb_session_is_simulated(const struct zb_session *s);
 
 /* Copy a parameter's value or gradient (uses summed) to `out`. */
 enum zb_status zb_session_get_param(struct zb_session *s, int param,

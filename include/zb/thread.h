@@ -35,6 +35,8 @@ void zb_thread_join(struct zb_thread *t);
 /* Nanoseconds of a monotonic clock. */
 int64_t zb_now_ns(void);
 void zb_sleep_ns(int64_t ns);
+/* Until that clock shows `ns`; not at all when it is past. */
+void zb_sleep_until_ns(int64_t ns);
 
 /* ---- a counter one can wait for --------------------------------------- */
 

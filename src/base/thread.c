@@ -66,6 +66,16 @@ void zb_sleep_ns(int64_t ns)
     }
 }
 
+void zb_sleep_until_ns(int64_t ns)
+{
+    const struct timespec ts = {.tv_sec = (time_t)(ns / 1000000000),
+                                .tv_nsec = (long)(ns % 1000000000)};
+
+    while (zb_now_ns() < ns && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME,
+                                               &ts, NULL) == EINTR) {
+    }
+}
+
 void zb_signal_init(struct zb_signal *s)
 {
     atomic_init(&s->seq, 0);

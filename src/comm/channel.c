@@ -180,7 +180,11 @@ enum zb_status zb_channel_acquire(struct zb_channel *c,
 enum zb_status zb_channel_filled(struct zb_channel *c, struct zb_msg *msg,
                                  struct zb_stream *stream)
 {
-    return c->opts.ops->event_record(msg->filled, stream);
+    ZB_TRY(c->opts.ops->event_record(msg->filled, stream));
+    if (c->opts.latency_ns > 0) {
+        c->opts.ops->event_delay(msg->filled, c->opts.latency_ns);
+    }
+    return ZB_OK;
 }
 
 static int bind_equal(const struct zb_bind *a, const struct zb_bind *b)

@@ -22,6 +22,11 @@ const char *zb_session_backend(const struct zb_session *s)
     return s->be->ops->name;
 }
 
+int zb_session_is_simulated(const struct zb_session *s)
+{
+    return s->be->ops->is_simulated;
+}
+
 size_t zb_session_planned_bytes(const struct zb_session *s, int stage)
 {
     return s->plan->layout[stage].total;

@@ -4,6 +4,7 @@
 #include "config.h"
 #include "run/run_int.h"
 
+#include <math.h>
 #include <string.h>
 
 static struct zb_inflight *inflight(struct zb_worker *w, int chunk, int mb)
@@ -355,6 +356,16 @@ static enum zb_status return_results(struct zb_worker *w,
     return ZB_OK;
 }
 
+/* Simulated devices are busy for as long as the plan says. */
+static enum zb_status spend(struct zb_worker *w, int chunk, const double *cost)
+{
+    const struct zb_run_plan *p = w->s->plan;
+
+    return w->ops->spend(w->stream,
+                         llround(cost[zb_virt_of(p, w->stage, chunk)] *
+                                 p->o.sim_ns_per_cost));
+}
+
 enum zb_status zb_forward_step(struct zb_worker *w, int chunk, int mb)
 {
     const struct zb_run_plan *p = w->s->plan;
@@ -364,6 +375,7 @@ enum zb_status zb_forward_step(struct zb_worker *w, int chunk, int mb)
     ZB_TRY(get_output(w, chunk, mb, ZB_PASS_F));
     run = make_run(w, chunk, mb, w->data);
     ZB_TRY(zb_chunk_forward(program(w, chunk), &run));
+    ZB_TRY(spend(w, chunk, p->in.f_cost));
     if (p->info[zb_virt_of(p, w->stage, chunk)].has_loss) {
         ZB_TRY(return_results(w, &run, chunk, mb));
     }
@@ -371,24 +383,43 @@ enum zb_status zb_forward_step(struct zb_worker *w, int chunk, int mb)
     return release_inputs(w, chunk, mb, ZB_PASS_F);
 }
 
-enum zb_status zb_backward_b_step(struct zb_worker *w, int chunk, int mb)
+/* A fused node is one to the plan: its message comes at its end. So its W, which
+ * really runs behind B and the message, is accounted for with its B. */
+static enum zb_status backward_b(struct zb_worker *w, int chunk, int mb,
+                                 int is_fused)
 {
+    const struct zb_plan_input *in = &w->s->plan->in;
     struct zb_chunk_run run;
 
     ZB_TRY(take_input(w, chunk, mb, ZB_PASS_B));
     ZB_TRY(get_output(w, chunk, mb, ZB_PASS_B));
     run = make_run(w, chunk, mb, w->data);
     ZB_TRY(zb_chunk_backward_input(program(w, chunk), &run));
+    ZB_TRY(spend(w, chunk, in->b_cost));
+    if (is_fused) {
+        ZB_TRY(spend(w, chunk, in->w_cost));
+    }
     ZB_TRY(finish_output(w, chunk, mb, ZB_PASS_B));
     return release_inputs(w, chunk, mb, ZB_PASS_B);
 }
 
-enum zb_status zb_backward_w_step(struct zb_worker *w, int chunk, int mb)
+static enum zb_status backward_w(struct zb_worker *w, int chunk, int mb)
 {
     struct zb_chunk_run run = make_run(w, chunk, mb, w->data);
 
     ZB_TRY(zb_chunk_backward_weight(program(w, chunk), &run));
     return release_inputs(w, chunk, mb, ZB_PASS_W);
+}
+
+enum zb_status zb_backward_b_step(struct zb_worker *w, int chunk, int mb)
+{
+    return backward_b(w, chunk, mb, 0);
+}
+
+enum zb_status zb_backward_w_step(struct zb_worker *w, int chunk, int mb)
+{
+    ZB_TRY(spend(w, chunk, w->s->plan->in.w_cost));
+    return backward_w(w, chunk, mb);
 }
 
 enum zb_status zb_schedule_f(struct zb_worker *w, int chunk, int mb)
@@ -409,8 +440,8 @@ enum zb_status zb_schedule_w(struct zb_worker *w, int chunk, int mb)
 
 static enum zb_status schedule_bw(struct zb_worker *w, int chunk, int mb)
 {
-    ZB_TRY(zb_schedule_b(w, chunk, mb));
-    return zb_schedule_w(w, chunk, mb);
+    ZB_TRY(backward_b(w, chunk, mb, 1));
+    return backward_w(w, chunk, mb);
 }
 
 /* A RECV node posts: the pool has room for the message from the start, and the

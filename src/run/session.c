@@ -4,6 +4,7 @@
 #include "config.h"
 #include "run/run_int.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "zb/mem.h"
@@ -27,6 +28,7 @@ void zb_session_opts_init(struct zb_session_opts *o)
                   .weight_decay = 0.01,
                   .max_norm = 1},
         .watchdog_s = 300,
+        .sim_ns_per_cost = 1e6,
     };
 }
 
@@ -110,6 +112,15 @@ enum zb_status zb_session_each(struct zb_session *s,
 
 /* ---- starting and stopping ----------------------------------------------- */
 
+/* What the plan allows a message; at the turn of the V nothing moves. */
+static int64_t latency_ns(const struct zb_run_plan *p, int ch)
+{
+    return zb_stage_of(p, zb_channel_from(ch)) ==
+                   zb_stage_of(p, zb_channel_to(ch))
+               ? 0
+               : llround(p->in.c_cost * p->o.sim_ns_per_cost);
+}
+
 static enum zb_status make_channels(struct zb_session *s)
 {
     const struct zb_run_plan *p = s->plan;
@@ -125,6 +136,7 @@ static enum zb_status make_channels(struct zb_session *s)
             .name = p->chan_name[ch],
             .bytes = zb_channel_bytes(p, (int)ch),
             .n_buffers = p->n_send_bufs[ch] + p->n_recv_bufs[ch],
+            .latency_ns = latency_ns(p, (int)ch),
             .has_meta_cache = p->o.has_metadata_cache,
         };
 

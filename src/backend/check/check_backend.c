@@ -395,4 +395,6 @@ const struct zb_backend_ops zb_backend_check_ops = {
     .stream_mark = zb_ck_stream_mark,
     .discard = zb_ck_op_discard,
     .host_access = check_host_access,
+    .spend = zb_backend_no_spend,
+    .event_delay = zb_backend_no_delay,
 };

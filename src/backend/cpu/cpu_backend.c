@@ -213,4 +213,6 @@ const struct zb_backend_ops zb_backend_cpu_ops = {
     .stream_mark = zb_backend_no_mark,
     .discard = zb_backend_no_discard,
     .host_access = zb_backend_no_host_access,
+    .spend = zb_backend_no_spend,
+    .event_delay = zb_backend_no_delay,
 };
