@@ -183,6 +183,7 @@ struct zb_conf_schedule {
     struct zb_conf_doubles f_cost, b_cost, w_cost, c_cost;
     struct zb_conf_mem max_mem;
     int64_t device_mem; /* bytes; 0: no limit */
+    double sim_unit_us;
     int objective;      /* enum zb_conf_objective */
     int64_t budget;
     int64_t time_limit_ms;

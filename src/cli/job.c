@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "zb/backend.h"
 #include "zb/log.h"
 #include "zb/mem.h"
 
@@ -314,6 +315,26 @@ static enum zb_status check_layers(const struct zbrun_job *job)
     return ZB_OK;
 }
 
+/* What prints or writes values needs devices that have some; there is no use
+ * in reading weights either. */
+static enum zb_status fit_backend(const struct zbrun_job *job,
+                                  struct zb_session_opts *o)
+{
+    const struct zb_backend_ops *ops;
+    int is_eval = job->opts->action == ZBRUN_EVAL;
+
+    ZB_TRY(zb_backend_find(job->opts->backend, &ops));
+    if (ops->is_simulated && (is_eval || job->opts->dump_grads != NULL)) {
+        return zb_fail(ZB_ECONFIG,
+                       "%s is of no use with the backend %s, which computes "
+                       "nothing",
+                       is_eval ? "--eval" : "--dump-grads", ops->name);
+    }
+    o->backend = job->opts->backend;
+    o->pretrained = ops->is_simulated ? NULL : job->pretrained;
+    return ZB_OK;
+}
+
 static enum zb_status set_session(struct zbrun_job *job)
 {
     const struct zb_conf *c = job->conf;
@@ -321,7 +342,7 @@ static enum zb_status set_session(struct zbrun_job *job)
 
     zb_session_opts_init(o);
     ZB_TRY(set_planner(job));
-    o->backend = job->opts->backend;
+    ZB_TRY(fit_backend(job, o));
     o->n_stages = c->parallel.pp_size;
     o->n_micro = c->parallel.num_microbatches;
     o->max_rows = job->rows;
@@ -345,7 +366,7 @@ static enum zb_status set_session(struct zbrun_job *job)
                           ? ZB_LOSS_PER_MICROBATCH
                           : ZB_LOSS_PER_TOKEN;
     o->watchdog_s = c->train.watchdog_s;
-    o->pretrained = job->pretrained;
+    o->sim_ns_per_cost = 1e3 * c->schedule.sim_unit_us;
     ZB_TRY(check_layers(job));
     return set_costs(job);
 }

@@ -199,7 +199,9 @@ static enum zb_status open_loop(struct loop *l)
     ZB_TRY(zb_session_new(l->job->model, &l->job->session, &l->s));
     ZB_TRY(open_log(l));
     ZB_TRY(open_trace(l));
-    return zb_session_measure_peak(l->s, &l->peak_flops);
+    return zb_session_is_simulated(l->s)
+               ? ZB_OK
+               : zb_session_measure_peak(l->s, &l->peak_flops);
 }
 
 static enum zb_status close_loop(struct loop *l, enum zb_status st)
@@ -269,7 +271,9 @@ static enum zb_status take_step(struct loop *l, int64_t step,
     r->step_s = (double)(zb_now_ns() - begin) * 1e-9;
     r->bubble = zb_session_measured_bubble(l->s);
     r->bubble_planned = zb_session_schedule(l->s)->bubble_rate;
-    r->mfu = zb_session_step_flops(l->s) / r->step_s / l->peak_flops;
+    r->mfu = l->peak_flops > 0 ? zb_session_step_flops(l->s) / r->step_s /
+                                     l->peak_flops
+                               : 0; /* simulated devices have no rate */
     return ZB_OK;
 }
 
@@ -277,7 +281,7 @@ static int wants_eval(const struct loop *l, int64_t step)
 {
     int64_t every = l->conf->train.eval_interval;
 
-    return l->job->valid != NULL &&
+    return l->job->valid != NULL && !zb_session_is_simulated(l->s) &&
            (step == l->conf->train.steps || (every > 0 && step % every == 0));
 }
 
@@ -356,6 +360,11 @@ enum zb_status zbrun_train(const struct zbrun_job *job,
                zb_model_type(job->model), sched->n_stage,
                zb_session_backend(l.s), sched->n_stage == 1 ? "" : "s",
                sched->planner, 100 * sched->bubble_rate);
+        if (zb_session_is_simulated(l.s)) {
+            zb_log(ZB_LOG_INFO, "%s devices compute nothing: losses and norms "
+                                "are 0 and nothing is evaluated",
+                   zb_session_backend(l.s));
+        }
     }
     l.start_ns = zb_now_ns();
     for (int64_t i = 1; st == ZB_OK && i <= job->conf->train.steps; i++) {

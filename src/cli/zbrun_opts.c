@@ -28,7 +28,8 @@ static const struct row rows[] = {
      "how many devices, or which ones (0,2,3 or 2,);\n"
      "the default is pp_size * tp_size * sp_size"},
     {'b', "backend", required_argument, "NAME",
-     "auto (default), cuda, cpu, sim or check"},
+     "auto (default), cuda, cpu, check, or sim, which\n"
+     "computes nothing and takes the planned time"},
     {'s', "set", required_argument, "SEC.KEY=VALUE",
      "override one configuration key (repeatable)"},
     {'r', "resume", optional_argument, "[DIR]",

@@ -240,6 +240,8 @@ static const struct zb_conf_opt table[] = {
              "planner's own default."},
     {ROW(schedule, device_mem, BYTES, "none"), RANGE(0, 1e18), .word = "none",
      .help = "Limit for everything on a device, bytes."},
+    {ROW(schedule, sim_unit_us, DOUBLE, "1000"), RANGE(0, 1e9), .lo_open = 1,
+     .help = "Backend sim: how long a cost of 1 lasts, microseconds."},
     {ROW(schedule, objective, ENUM, "step"), .choices = objective_choices,
      .help = "What the planner makes short: one step, or steps in a row."},
     {ROW(schedule, budget, I64, "auto"), RANGE(0, HUGE_COUNT), .word = "auto",
