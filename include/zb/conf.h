@@ -185,8 +185,8 @@ struct zb_conf_schedule {
     int64_t device_mem; /* bytes; 0: no limit */
     double sim_unit_us;
     int objective;      /* enum zb_conf_objective */
-    int64_t budget;
-    int64_t time_limit_ms;
+    int64_t budget;        /* moves; -1: auto */
+    int64_t time_limit_ms; /* 0: none */
 };
 
 struct zb_conf_optimizer {

@@ -191,14 +191,17 @@ int64_t zb_graph_data_range(const struct zb_graph *g, int i);
  * to chunk c (n_chunks + 1 entries). `block_first` and `n_blocks` say which
  * layers are the repeated ones: uniform distributes only those as models of the
  * V placement do (the extra ones to the middle), leaving what is before to
- * chunk 0 and what is after to the last; auto balances flops of F + B + W over
- * all layers: the least maximum, and within it each chunk, from the first on,
- * as near to the mean of what is left as can be. Chunks may be empty, but the
- * last layer is always in the last chunk. */
+ * chunk 0 and what is after to the last; balanced looks at the cost of every
+ * layer (>= 0): the least maximum, and within it each chunk, from the first on,
+ * as near to the mean of what is left as can be; auto is balanced on flops of
+ * F + B + W. Chunks may be empty, but the last layer is always in the last
+ * chunk. */
 void zb_cut_uniform(int n_before, int n_blocks, int n_after, int n_chunks,
                     int *first_out);
-void zb_cut_auto(const struct zb_graph *g, const struct zb_bind *bind,
-                 int n_chunks, int *first_out);
+void zb_cut_balanced(const double *layer_cost, int n_layers, int n_chunks,
+                     int *first_out);
+enum zb_status zb_cut_auto(const struct zb_graph *g, const struct zb_bind *bind,
+                           int n_chunks, int *first_out) ZB_CHECKED;
 /* `per_chunk` counts of blocks; their sum must be n_blocks. ZB_ECONFIG. */
 enum zb_status zb_cut_list(int n_before, int n_blocks, int n_after,
                            int n_chunks, const int *per_chunk,

@@ -50,9 +50,13 @@ struct zb_session_opts {
     int n_micro;         /* microbatches of a training step */
     int64_t max_rows;    /* most rows of the batch of a step */
     int64_t max_seq;     /* longest sequence */
-    const char *planner; /* "zbv", ...; or "file:PATH" */
+    /* "zbv", ...; "file:PATH"; or "auto": the planner with the shortest step of
+     * those whose schedules fit. */
+    const char *planner;
+    struct zb_plan_opts plan; /* budget < 0: a share of the first steps' time */
     enum zb_cut_mode cut;
     const int *layers_per_chunk; /* ZB_CUT_LIST: [n_virtual], model order */
+    int n_layers_per_chunk;      /* its length; 0: as it must be */
     /* Costs of the planner per virtual stage, model order; NULL: from
      * the table of costs. n_costs is 1 (for all) or n_virtual. */
     const double *f_cost, *b_cost, *w_cost;

@@ -248,6 +248,9 @@ static enum zb_status set_planner(struct zbrun_job *job)
         return ZB_ENOMEM;
     }
     job->session.planner = job->planner;
+    if (cp->pp_style == ZB_CONF_PP_AUTO) {
+        return ZB_OK; /* each planner has its own number of chunks */
+    }
     st = zb_planner_shape(job->planner, &placement, &n_chunks);
     if (st != ZB_OK) {
         /* A file that can not be read is an error of the configuration. */
@@ -352,6 +355,12 @@ static enum zb_status set_session(struct zbrun_job *job)
                  ? ZB_CUT_UNIFORM
                  : ZB_CUT_AUTO;
     o->layers_per_chunk = c->parallel.num_layers_per_stage.item;
+    o->n_layers_per_chunk = (int)c->parallel.num_layers_per_stage.n;
+    o->plan.objective = c->schedule.objective == ZB_CONF_OBJECTIVE_STEADY
+                            ? ZB_PLAN_STEADY
+                            : ZB_PLAN_STEP;
+    o->plan.budget = c->schedule.budget;
+    o->plan.time_limit_ms = (double)c->schedule.time_limit_ms;
     o->max_mem = c->schedule.max_mem.is_set ? c->schedule.max_mem.value : 0;
     o->is_mem_factor = c->schedule.max_mem.is_multiple;
     o->device_mem = (size_t)c->schedule.device_mem;

@@ -179,7 +179,7 @@ static void print_numbers(const struct zb_conf_opt *opt, const void *field,
 
 static void print_int64(const struct zb_conf_opt *opt, int64_t x, FILE *f)
 {
-    if (x == 0 && opt->word != NULL) {
+    if (x == opt->word_value && opt->word != NULL) {
         fputs(opt->word, f);
     } else {
         fprintf(f, "%" PRId64, x);

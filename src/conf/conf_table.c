@@ -44,7 +44,7 @@ static const struct zb_conf_choice pp_style_choices[] = {
     {"get_v_schedule", ZB_CONF_PP_GET_V_SCHEDULE, NULL},
     {"pytorch-zbv", ZB_CONF_PP_PYTORCH_ZBV, "the pytorch-zbv schedule"},
     {"dualpipev", ZB_CONF_PP_DUALPIPEV, "the dualpipev schedule"},
-    {"auto", ZB_CONF_PP_AUTO, "the choice of a schedule"},
+    {"auto", ZB_CONF_PP_AUTO, NULL},
     {"file", ZB_CONF_PP_FILE, NULL},
     {NULL, 0, NULL},
 };
@@ -71,7 +71,7 @@ static const struct zb_conf_choice costs_choices[] = {
 
 static const struct zb_conf_choice objective_choices[] = {
     {"step", ZB_CONF_OBJECTIVE_STEP, NULL},
-    {"steady", ZB_CONF_OBJECTIVE_STEADY, "the steady objective"},
+    {"steady", ZB_CONF_OBJECTIVE_STEADY, NULL},
     {NULL, 0, NULL},
 };
 
@@ -190,7 +190,8 @@ static const struct zb_conf_opt table[] = {
      .help = "1: optimizer state is cut over the data parallel devices; 0: "
              "each has all of it. The same when there is only one."},
     {ROW(parallel, pp_style, ENUM, "zbv"), .choices = pp_style_choices,
-     .help = "The pipeline schedule."},
+     .help = "The pipeline schedule; auto: the one with the shortest planned "
+             "step."},
     {ROW(parallel, scheduler_nodes, PATH, ""),
      .help = "The schedule file for pp_style = file."},
     {ROW(parallel, num_model_chunks, INT, "auto"), RANGE(0, 64), .word = "auto",
@@ -203,7 +204,8 @@ static const struct zb_conf_opt table[] = {
     {ROW(parallel, microbatch_size, INT, "1"), RANGE(1, 1 << 20),
      .help = "Samples per microbatch."},
     {ROW(parallel, partition, ENUM, "auto"), .choices = partition_choices,
-     .help = "How layers are cut into chunks: by cost, or evenly by number."},
+     .help = "How layers are cut into chunks: for the shortest step, or evenly "
+             "by number."},
     {ROW(parallel, num_layers_per_stage, INTS, ""), RANGE(0, 1 << 20),
      .help = "Layers of each chunk, in model order; instead of partition."},
     {ROW(parallel, enable_metadata_cache, BOOL, "true"),
@@ -236,8 +238,8 @@ static const struct zb_conf_opt table[] = {
              "in model order (all equal; others are not yet built)."},
     {ROW(schedule, max_mem, MEM, ""), RANGE(0, MANY), .lo_open = 1,
      .help = "Activation memory a schedule may hold per device: bytes, or "
-             "1.5x for a multiple of 2p times the memory of one F; unset: the "
-             "planner's own default."},
+             "1.5x for a multiple of 2p times the memory of one F; unset: what "
+             "device_mem leaves, else the planner's own default."},
     {ROW(schedule, device_mem, BYTES, "none"), RANGE(0, 1e18), .word = "none",
      .help = "Limit for everything on a device, bytes."},
     {ROW(schedule, sim_unit_us, DOUBLE, "1000"), RANGE(0, 1e9), .lo_open = 1,
@@ -245,11 +247,13 @@ static const struct zb_conf_opt table[] = {
     {ROW(schedule, objective, ENUM, "step"), .choices = objective_choices,
      .help = "What the planner makes short: one step, or steps in a row."},
     {ROW(schedule, budget, I64, "auto"), RANGE(0, HUGE_COUNT), .word = "auto",
-     .missing = "the planner's search", .idle = "0",
-     .help = "Moves the planner's search may try."},
+     .word_value = -1,
+     .help = "Moves the planner's search may try; auto: as many as take 5 % of "
+             "the first 100 steps' time at most, 0: none."},
     {ROW(schedule, time_limit_ms, I64, "none"), RANGE(0, HUGE_COUNT),
-     .word = "none", .missing = "the planner's search", .idle = "0",
-     .help = "Time the planner's search may take, milliseconds."},
+     .word = "none",
+     .help = "Time the planner's search may take, milliseconds. The schedule "
+             "then depends on the machine's speed."},
 
     {ROW(optimizer, name, ENUM, "adamw"), .choices = optimizer_choices,
      .help = "The optimizer."},

@@ -384,6 +384,10 @@ static enum zb_status parse_string(const struct zb_conf_opt *opt,
 static enum zb_status parse(const struct zb_conf_opt *opt, const char *text,
                             union value *v)
 {
+    if (opt->word_value != 0 && strcmp(text, opt->word) == 0) {
+        v->i64 = opt->word_value; /* the only kind that has one is I64 */
+        return ZB_OK;
+    }
     if (opt->word != NULL &&
         (strcmp(text, opt->word) == 0 || is_nothing(text))) {
         text = "0";

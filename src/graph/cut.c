@@ -5,6 +5,8 @@
 #include "config.h"
 #include "graph/graph_int.h"
 
+#include "zb/mem.h"
+
 /* Boundaries from the number of blocks of each chunk. */
 static void from_counts(int n_before, int n_blocks, int n_after, int n_chunks,
                         int (*count)(int chunk, const void *arg),
@@ -72,27 +74,19 @@ enum zb_status zb_cut_list(int n_before, int n_blocks, int n_after,
     return ZB_OK;
 }
 
-/* ---- auto ---------------------------------------------------------------- */
+/* ---- balanced ------------------------------------------------------------ */
 
 struct costs {
-    const struct zb_graph *g;
-    const struct zb_bind *bind;
+    const double *layer; /* [n_layers] */
     int n_layers;
 };
-
-static double layer_cost(const struct costs *k, int layer)
-{
-    struct zb_flops f = zb_graph_flops(k->g, layer, layer + 1, k->bind);
-
-    return f.f + f.b + f.w;
-}
 
 static double cost_from(const struct costs *k, int first)
 {
     double sum = 0;
 
     for (int i = first; i < k->n_layers; i++) {
-        sum += layer_cost(k, i);
+        sum += k->layer[i];
     }
     return sum;
 }
@@ -106,7 +100,7 @@ static int reach(const struct costs *k, int first, double limit,
     int end = first;
 
     for (; end < k->n_layers; end++) {
-        double more = cost + layer_cost(k, end);
+        double more = cost + k->layer[end];
 
         if (more > limit) {
             *more_out = more;
@@ -145,7 +139,7 @@ static int choose_end(const struct costs *k, int first, int n, double limit)
     int end = first;
 
     for (; end < k->n_layers - 1; end++) {
-        double more = cost + layer_cost(k, end);
+        double more = cost + k->layer[end];
 
         if (more > limit || (more - mean > mean - cost &&
                              fits(k, end, n - 1, limit, &unused))) {
@@ -156,10 +150,10 @@ static int choose_end(const struct costs *k, int first, int n, double limit)
     return end;
 }
 
-void zb_cut_auto(const struct zb_graph *g, const struct zb_bind *bind,
-                 int n_chunks, int *first_out)
+void zb_cut_balanced(const double *layer_cost, int n_layers, int n_chunks,
+                     int *first_out)
 {
-    struct costs k = {g, bind, zb_graph_n_layers(g)};
+    struct costs k = {layer_cost, n_layers};
     double limit = cost_from(&k, 0) / n_chunks, next;
 
     while (!fits(&k, 0, n_chunks, limit, &next)) {
@@ -170,4 +164,23 @@ void zb_cut_auto(const struct zb_graph *g, const struct zb_bind *bind,
         first_out[c + 1] = choose_end(&k, first_out[c], n_chunks - c, limit);
     }
     first_out[n_chunks] = k.n_layers;
+}
+
+enum zb_status zb_cut_auto(const struct zb_graph *g, const struct zb_bind *bind,
+                           int n_chunks, int *first_out)
+{
+    int n = zb_graph_n_layers(g);
+    double *cost = zb_alloc_array((size_t)n, sizeof(*cost));
+
+    if (cost == NULL) {
+        return ZB_ENOMEM;
+    }
+    for (int i = 0; i < n; i++) {
+        struct zb_flops f = zb_graph_flops(g, i, i + 1, bind);
+
+        cost[i] = f.f + f.b + f.w;
+    }
+    zb_cut_balanced(cost, n, n_chunks, first_out);
+    zb_free(cost);
+    return ZB_OK;
 }

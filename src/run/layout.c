@@ -298,26 +298,51 @@ static void lay_batch(struct cursor *c, const struct zb_run_plan *p)
     }
 }
 
-enum zb_status zb_layout_init(struct zb_layout *l, const struct zb_run_plan *p,
-                              int stage)
+static enum zb_status lay_all(struct zb_layout *l, const struct zb_run_plan *p,
+                              int stage, int with_schedule)
 {
     struct cursor c = {.l = l};
-    enum zb_status st;
 
-    memset(l, 0, sizeof(*l));
     l->n_slots = p->o.n_micro > p->n_chunk ? p->o.n_micro : p->n_chunk;
-    ZB_TRY_GOTO(st, alloc_tables(l, p), err);
+    ZB_TRY(alloc_tables(l, p));
     lay_params(&c, p, stage);
     lay_consts(&c, p);
-    ZB_TRY_GOTO(st, lay_activations(&c, p, stage), err);
+    if (with_schedule) {
+        ZB_TRY(lay_activations(&c, p, stage));
+    }
     lay_scratch(&c, p, stage);
-    lay_messages(&c, p, stage);
+    if (with_schedule) {
+        lay_messages(&c, p, stage);
+    }
     lay_batch(&c, p);
     begin(&c, ZB_REGION_MISC);
     l->loss = take(&c, (size_t)p->o.n_micro * sizeof(double));
     l->sumsq = take(&c, (size_t)p->n_params * sizeof(double));
     return ZB_OK;
-err:
-    zb_layout_release(l);
+}
+
+enum zb_status zb_layout_init(struct zb_layout *l, const struct zb_run_plan *p,
+                              int stage)
+{
+    enum zb_status st;
+
+    memset(l, 0, sizeof(*l));
+    st = lay_all(l, p, stage, 1);
+    if (st != ZB_OK) {
+        zb_layout_release(l);
+    }
+    return st;
+}
+
+enum zb_status zb_layout_fixed_bytes(const struct zb_run_plan *p, int stage,
+                                     size_t *bytes_out)
+{
+    struct zb_layout l = {0};
+    enum zb_status st = lay_all(&l, p, stage, 0);
+
+    if (st == ZB_OK) {
+        *bytes_out = l.total;
+    }
+    zb_layout_release(&l);
     return st;
 }

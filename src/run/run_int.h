@@ -71,6 +71,16 @@ struct zb_layout {
 
 /* ---- the plan: everything decided before the workers start --------------- */
 
+/* A planner that pp_style = auto looked at. */
+struct zb_run_row {
+    const char *planner;
+    int is_possible;
+    double step; /* ms; where costs are given, in their unit */
+    double bubble, plan_ms;
+    size_t device_bytes; /* of the stage that needs most */
+    char why_not[160];
+};
+
 /* Boundary b lies between virtual stages b and b + 1. Channel 2b goes forward,
  * 2b + 1 backward: n_channels = 2 * (n_virtual - 1). */
 struct zb_run_plan {
@@ -86,8 +96,13 @@ struct zb_run_plan {
     struct zb_cost_table *costs;
     double unit_ns; /* nanoseconds of one unit of `in`'s costs; 0: given ones */
     struct zb_plan_input in;
+    struct zb_plan_opts search; /* how long the planner may search */
     struct zb_schedule *sched;
     struct zb_schedule *eval; /* forward only, as many microbatches */
+    double update;            /* of the stage whose update takes longest */
+    double plan_ms;           /* cut and schedule, all that was tried */
+    int n_tried;              /* schedules that were made for that */
+    double share;             /* of the effort for a cut */
     struct zb_layout *layout; /* [n_stages] */
     char **chan_name;         /* [n_channels] */
     int *n_send_bufs, *n_recv_bufs; /* [n_channels] given by each side */
@@ -96,18 +111,76 @@ struct zb_run_plan {
     int *is_shared;           /* [n_params] held by several stages */
     int *name_order;          /* [n_params] parameter numbers sorted by name */
     int has_shared;
+    struct zb_run_row *row; /* [n_rows] pp_style = auto: what was compared */
+    int n_rows;
 };
 
 enum zb_status zb_run_plan_new(const struct zb_model *model,
                                const struct zb_session_opts *o,
                                struct zb_run_plan **p_out) ZB_CHECKED;
+/* With one planner, not "auto", of checked options. *costs is the table to use,
+ * or NULL to have one made; it is taken on success, and else is what there is
+ * then. `share`: part of the effort for a cut that this plan may take. */
+enum zb_status zb_run_plan_make(const struct zb_model *model,
+                                const struct zb_session_opts *o,
+                                struct zb_cost_table **costs, double share,
+                                struct zb_run_plan **p_out) ZB_CHECKED;
 void zb_run_plan_free(struct zb_run_plan *p);
 /* ZB_EINFEASIBLE when a stage needs more than opts.device_mem. */
 enum zb_status zb_run_plan_check_memory(const struct zb_run_plan *p) ZB_CHECKED;
 void zb_run_plan_print(const struct zb_run_plan *p, FILE *f);
+/* The same as messages of level DEBUG. */
+void zb_run_plan_log(const struct zb_run_plan *p);
+
+/* ---- pieces of planning --------------------------------------------------
+ *
+ * A cut is tried by setting first_layer, chunk and info, filling costs and
+ * memory, and making a schedule; then another cut may be tried. */
+
+/* run_plan.c: times of the chunks from those of the layers, or as given. */
+void zb_run_fill_costs(struct zb_run_plan *p);
+
+/* run_limits.c: memory of the chunks, and what the user limits it to. */
+void zb_run_fill_memory(struct zb_run_plan *p);
+/* A schedule within the memory limits; counts the message buffers. Where
+ * nothing fits into device_mem it is one that needs as little as possible, and
+ * zb_run_plan_check_memory() fails. */
+enum zb_status zb_run_make_schedule(struct zb_run_plan *p) ZB_CHECKED;
+/* Most bytes any stage needs with the schedule there is. */
+enum zb_status zb_run_device_bytes(struct zb_run_plan *p,
+                                   size_t *bytes_out) ZB_CHECKED;
+
+/* run_cut.c: decide the cut and the schedule together. */
+enum zb_status zb_run_choose_cut(struct zb_run_plan *p) ZB_CHECKED;
+/* What a step takes: the schedule there is, and the update after it. */
+double zb_run_step_cost(const struct zb_run_plan *p);
+
+/* cut_v.c: cut layers of these costs into the 2 * n_stages chunks of a V so that
+ * the busiest stage has the least to do. The last layer is in the last chunk;
+ * others may be empty. */
+enum zb_status zb_run_cut_v(const double *cost, int n_layers, int n_stages,
+                            int *first_out) ZB_CHECKED;
+
+/* run_budget.c: the effort that planning a run may take, so that it is at most
+ * ZB_PLAN_SHARE of its first ZB_PLAN_STEPS steps. `step_ns` 0: not known;
+ * n_nodes: of the schedule. */
+#define ZB_PLAN_SHARE 0.05
+#define ZB_PLAN_STEPS 100
+/* Moves of the planner's search; -1: its own default, which takes less. */
+int64_t zb_run_search_moves(double step_ns, size_t n_nodes);
+/* Schedules made without a search, to choose among cuts. */
+int zb_run_cut_tries(double step_ns, size_t n_nodes);
+
+/* run_auto.c: pp_style = auto. */
+enum zb_status zb_run_plan_fastest(const struct zb_model *model,
+                                   const struct zb_session_opts *o,
+                                   struct zb_run_plan **p_out) ZB_CHECKED;
 
 enum zb_status zb_layout_init(struct zb_layout *l, const struct zb_run_plan *p,
                               int stage) ZB_CHECKED;
+/* Bytes of a stage that no schedule changes: all but activations, messages. */
+enum zb_status zb_layout_fixed_bytes(const struct zb_run_plan *p, int stage,
+                                     size_t *bytes_out) ZB_CHECKED;
 void zb_layout_release(struct zb_layout *l);
 
 /* Most messages of a channel that its sender (from computing to sending) and

@@ -3,50 +3,9 @@
 #include "run/run_int.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "zb/log.h"
 #include "zb/mem.h"
-
-/* ---- cutting the model --------------------------------------------------- */
-
-static enum zb_status cut(struct zb_run_plan *p)
-{
-    int n_before = zb_model_n_before(p->model);
-    int n_blocks = zb_model_n_blocks(p->model);
-    int n_after = zb_graph_n_layers(p->g) - n_before - n_blocks;
-
-    switch (p->o.cut) {
-    case ZB_CUT_UNIFORM:
-        zb_cut_uniform(n_before, n_blocks, n_after, p->n_virtual,
-                       p->first_layer);
-        return ZB_OK;
-    case ZB_CUT_LIST:
-        return zb_cut_list(n_before, n_blocks, n_after, p->n_virtual,
-                           p->o.layers_per_chunk, p->first_layer);
-    default:
-        zb_cut_auto(p->g, &p->max, p->n_virtual, p->first_layer);
-        return ZB_OK;
-    }
-}
-
-static enum zb_status make_chunks(struct zb_run_plan *p)
-{
-    for (int v = 0; v < p->n_virtual; v++) {
-        ZB_TRY(zb_chunk_new(p->g, p->first_layer[v], p->first_layer[v + 1],
-                            &p->max, &p->chunk[v]));
-        p->info[v] = zb_chunk_info(p->chunk[v]);
-    }
-    for (int v = 0; v + 1 < p->n_virtual; v++) {
-        ZB_BUG_IF(p->info[v].bytes[ZB_SPACE_OUT] !=
-                          p->info[v + 1].bytes[ZB_SPACE_IN] ||
-                      p->info[v].bytes[ZB_SPACE_DIN] !=
-                          p->info[v + 1].bytes[ZB_SPACE_DOUT],
-                  "the two sides of boundary %d differ", v);
-    }
-    return ZB_OK;
-}
 
 /* ---- planner's input ----------------------------------------------------- */
 
@@ -77,7 +36,7 @@ static double given_or(const double *given, int n_given, int v, double other)
 #define LEAST_COST 0.01
 
 /* In units of the mean F: only ratios matter to a planner. */
-static void fill_costs(struct zb_run_plan *p)
+void zb_run_fill_costs(struct zb_run_plan *p)
 {
     struct zb_layer_cost all =
         zb_costs_sum(p->costs, 0, zb_graph_n_layers(p->g));
@@ -98,118 +57,6 @@ static void fill_costs(struct zb_run_plan *p)
     p->unit_ns = p->o.f_cost == NULL ? unit : 0;
 }
 
-/* Bytes from the graph's exact classes; a message counts at its receiver. Where
- * B leaves more for W than it frees, F counts what will be held after B: then
- * whoever starts a microbatch has room to bring it to its W. */
-static void fill_memory(struct zb_run_plan *p)
-{
-    double total_f = 0;
-
-    for (int v = 0; v < p->n_virtual; v++) {
-        const struct zb_chunk_info *c = &p->info[v];
-        double in_msg = (double)c->bytes[ZB_SPACE_IN];
-        double din_msg = (double)c->bytes[ZB_SPACE_DIN];
-        double after_f = (double)c->bytes[ZB_SPACE_FB] +
-                         (double)c->bytes[ZB_SPACE_FW] +
-                         (c->in_until > ZB_PASS_F ? in_msg : 0);
-        double after_b = (double)c->bytes[ZB_SPACE_FW] +
-                         (double)c->bytes[ZB_SPACE_BW] +
-                         (c->in_until == ZB_PASS_W ? in_msg : 0) +
-                         (c->din_until == ZB_PASS_W ? din_msg : 0);
-        double f = fmax(after_f, after_b);
-
-        p->in.f_mem[v] = f;
-        p->in.b_mem[v] = after_b - f;
-        p->in.w_mem[v] = -after_b;
-        total_f += f;
-    }
-    for (int s = 0; s < p->n_stages && p->o.max_mem > 0; s++) {
-        p->in.max_mem[s] = p->o.is_mem_factor ? p->o.max_mem * total_f
-                                              : p->o.max_mem;
-    }
-}
-
-/* Where the user gave no limit, a V schedule gets what 1F1B would hold: without
- * any it would keep every W for the end. The other orders bound themselves. */
-static void limit_memory(struct zb_run_plan *p)
-{
-    for (int s = 0; s < p->n_stages; s++) {
-        double f = 0;
-
-        for (int k = 0; k < p->n_chunk; k++) {
-            f += p->in.f_mem[zb_virt_of(p, s, k)];
-        }
-        p->in.max_mem[s] = p->n_stages * f;
-    }
-}
-
-static void lift_limit(struct zb_run_plan *p)
-{
-    for (int s = 0; s < p->n_stages; s++) {
-        p->in.max_mem[s] = INFINITY;
-    }
-}
-
-static enum zb_status plan_within_memory(struct zb_run_plan *p)
-{
-    int is_free = p->o.max_mem <= 0 && p->in.placement == ZB_PLACE_V &&
-                  strncmp(p->planner, "file:", 5) != 0;
-    enum zb_status st;
-
-    if (is_free) {
-        limit_memory(p);
-    }
-    st = zb_plan_make(p->planner, &p->in, NULL, &p->sched);
-    if (st == ZB_EINFEASIBLE && is_free) {
-        zb_log(ZB_LOG_DEBUG, "%s", zb_error_text());
-        lift_limit(p);
-        st = zb_plan_make(p->planner, &p->in, NULL, &p->sched);
-    }
-    return st;
-}
-
-static enum zb_status make_schedule(struct zb_run_plan *p)
-{
-    ZB_TRY(plan_within_memory(p));
-    if (p->sched->n_stage != p->n_stages ||
-        p->sched->n_micro != p->o.n_micro ||
-        p->sched->n_chunk != p->n_chunk ||
-        p->sched->placement != p->in.placement) {
-        return zb_fail(ZB_ECONFIG,
-                       "%s is a schedule for %d stages of %d chunks and %d "
-                       "microbatches, but the run has %d, %d and %d",
-                       p->planner, p->sched->n_stage, p->sched->n_chunk,
-                       p->sched->n_micro, p->n_stages, p->n_chunk,
-                       p->o.n_micro);
-    }
-    return zb_schedule_check(p->sched, &p->in);
-}
-
-/* ---- message buffers ----------------------------------------------------- */
-
-static int max_int(int a, int b)
-{
-    return a > b ? a : b;
-}
-
-/* Sender and receiver each give as many buffers as they may hold at once: then
- * the sender never waits where a rendezvous would not. One more lets it run a
- * node ahead of a late receiver (not at the turn, where nobody is late). */
-static void count_buffers(struct zb_run_plan *p)
-{
-    for (int ch = 0; ch < zb_n_channels(p); ch++) {
-        int is_turn = zb_stage_of(p, zb_channel_from(ch)) ==
-                      zb_stage_of(p, zb_channel_to(ch));
-
-        p->n_send_bufs[ch] = max_int(zb_count_held_by_sender(p, p->sched, ch),
-                                zb_count_held_by_sender(p, p->eval, ch));
-        p->n_send_bufs[ch] += p->o.overlap_p2p && !is_turn ? 1 : 0;
-        p->n_recv_bufs[ch] =
-            max_int(zb_count_held_by_receiver(p, p->sched, ch),
-                    zb_count_held_by_receiver(p, p->eval, ch));
-    }
-}
-
 /* ---- names and ownership ------------------------------------------------- */
 
 static enum zb_status name_things(struct zb_run_plan *p)
@@ -228,6 +75,17 @@ static enum zb_status name_things(struct zb_run_plan *p)
     return ZB_OK;
 }
 
+static void find_uses(struct zb_run_plan *p)
+{
+    for (int i = 0; i < p->n_params; i++) {
+        struct zb_param_info info = zb_graph_param(p->g, i);
+
+        for (int u = 0; u < info.n_uses; u++) {
+            p->use_param[info.use_ids[u]] = i;
+        }
+    }
+}
+
 static void find_owners(struct zb_run_plan *p)
 {
     for (int v = 0; v < p->n_virtual; v++) {
@@ -240,13 +98,6 @@ static void find_owners(struct zb_run_plan *p)
                 p->is_shared[param] = 1;
                 p->has_shared = 1;
             }
-        }
-    }
-    for (int i = 0; i < p->n_params; i++) {
-        struct zb_param_info info = zb_graph_param(p->g, i);
-
-        for (int u = 0; u < info.n_uses; u++) {
-            p->use_param[info.use_ids[u]] = i;
         }
     }
 }
@@ -266,19 +117,6 @@ static void sort_names(struct zb_run_plan *p)
         }
         p->name_order[at] = i;
     }
-}
-
-enum zb_status zb_run_plan_check_memory(const struct zb_run_plan *p)
-{
-    for (int s = 0; s < p->n_stages && p->o.device_mem > 0; s++) {
-        if (p->layout[s].total > p->o.device_mem) {
-            return zb_fail(ZB_EINFEASIBLE,
-                           "stage %d needs %zu bytes, more than the %zu of "
-                           "device_mem; --dry-run shows what for",
-                           s, p->layout[s].total, p->o.device_mem);
-        }
-    }
-    return ZB_OK;
 }
 
 /* ---- making one ---------------------------------------------------------- */
@@ -341,6 +179,7 @@ static enum zb_status alloc_arrays(struct zb_run_plan *p)
 static enum zb_status fill(struct zb_run_plan *p)
 {
     enum zb_placement placement;
+    size_t most;
 
     ZB_TRY(zb_planner_shape(p->planner, &placement, &p->n_chunk));
     p->n_virtual = p->n_stages * p->n_chunk;
@@ -348,31 +187,41 @@ static enum zb_status fill(struct zb_run_plan *p)
                               p->n_chunk));
     ZB_TRY(check_costs(p));
     ZB_TRY(alloc_arrays(p));
-    ZB_TRY(make_costs(p));
-    ZB_TRY(cut(p));
-    ZB_TRY(make_chunks(p));
-    fill_costs(p);
-    fill_memory(p);
-    ZB_TRY(make_schedule(p));
-    ZB_TRY(zb_plan_forward_only(&p->in, &p->eval));
-    count_buffers(p);
+    if (p->costs == NULL) {
+        ZB_TRY(make_costs(p));
+    }
+    find_uses(p);
+    ZB_TRY(zb_run_choose_cut(p));
     ZB_TRY(name_things(p));
     find_owners(p);
     sort_names(p);
-    for (int s = 0; s < p->n_stages; s++) {
-        ZB_TRY(zb_layout_init(&p->layout[s], p, s));
-    }
-    return ZB_OK;
+    return zb_run_device_bytes(p, &most);
 }
 
 enum zb_status zb_run_plan_new(const struct zb_model *model,
                                const struct zb_session_opts *o,
                                struct zb_run_plan **p_out)
 {
-    struct zb_run_plan *p;
+    struct zb_cost_table *costs = NULL;
     enum zb_status st;
 
     ZB_TRY(check_opts(o));
+    if (strcmp(o->planner, "auto") == 0) {
+        return zb_run_plan_fastest(model, o, p_out);
+    }
+    st = zb_run_plan_make(model, o, &costs, 1, p_out);
+    zb_costs_free(costs); /* where it failed */
+    return st;
+}
+
+enum zb_status zb_run_plan_make(const struct zb_model *model,
+                                const struct zb_session_opts *o,
+                                struct zb_cost_table **costs, double share,
+                                struct zb_run_plan **p_out)
+{
+    struct zb_run_plan *p;
+    enum zb_status st;
+
     p = zb_alloc(sizeof(*p));
     if (p == NULL) {
         return ZB_ENOMEM;
@@ -387,15 +236,20 @@ enum zb_status zb_run_plan_new(const struct zb_model *model,
     p->n_consts = zb_graph_n_consts(p->g);
     p->max.value[ZB_SYM_BATCH] = (o->max_rows + o->n_micro - 1) / o->n_micro;
     p->max.value[ZB_SYM_SEQ] = o->max_seq;
+    p->share = share;
+    p->costs = *costs;
     p->planner = zb_strdup(o->planner);
     ZB_TRY_GOTO(st, p->planner == NULL ? ZB_ENOMEM : fill(p), err);
     /* Borrowed for the call only. */
     p->o.planner = p->planner;
     p->o.layers_per_chunk = NULL;
     p->o.f_cost = p->o.b_cost = p->o.w_cost = NULL;
+    *costs = NULL;
     *p_out = p;
     return ZB_OK;
 err:
+    *costs = p->costs;
+    p->costs = NULL;
     zb_run_plan_free(p);
     return st;
 }
@@ -418,6 +272,7 @@ void zb_run_plan_free(struct zb_run_plan *p)
     zb_schedule_free(p->sched);
     zb_plan_input_release(&p->in);
     zb_costs_free(p->costs);
+    zb_free(p->row);
     zb_free(p->name_order);
     zb_free(p->is_shared);
     zb_free(p->owner);
@@ -431,55 +286,4 @@ void zb_run_plan_free(struct zb_run_plan *p)
     zb_free(p->first_layer);
     zb_free(p->planner);
     zb_free(p);
-}
-
-/* ---- what --dry-run prints ----------------------------------------------- */
-
-static void print_chunks(const struct zb_run_plan *p, FILE *f)
-{
-    fprintf(f, "layout: %d stages x %d chunks, %d microbatches of up to %lld "
-               "rows, %s\n",
-            p->n_stages, p->n_chunk, p->o.n_micro,
-            (long long)p->max.value[ZB_SYM_BATCH], p->sched->planner);
-    for (int v = 0; v < p->n_virtual; v++) {
-        int first = p->first_layer[v], end = p->first_layer[v + 1];
-
-        fprintf(f, "  chunk %d on stage %d: ", v, zb_stage_of(p, v));
-        if (first == end) {
-            fprintf(f, "empty");
-        } else {
-            fprintf(f, "%s .. %s (%d layers)", zb_graph_layer_name(p->g, first),
-                    zb_graph_layer_name(p->g, end - 1), end - first);
-        }
-        fprintf(f, ", cost F %.3g B %.3g W %.3g\n", p->in.f_cost[v],
-                p->in.b_cost[v], p->in.w_cost[v]);
-    }
-}
-
-static void print_memory(const struct zb_run_plan *p, FILE *f)
-{
-    fprintf(f, "memory (bytes)");
-    for (int s = 0; s < p->n_stages; s++) {
-        fprintf(f, " %14s %d", "stage", s);
-    }
-    fputc('\n', f);
-    for (int r = 0; r <= ZB_N_REGIONS; r++) {
-        fprintf(f, "  %-12s",
-                r < ZB_N_REGIONS ? zb_region_str((enum zb_region)r) : "total");
-        for (int s = 0; s < p->n_stages; s++) {
-            fprintf(f, " %16zu",
-                    r < ZB_N_REGIONS ? p->layout[s].region_bytes[r]
-                                     : p->layout[s].total);
-        }
-        fputc('\n', f);
-    }
-}
-
-void zb_run_plan_print(const struct zb_run_plan *p, FILE *f)
-{
-    print_chunks(p, f);
-    fprintf(f, "planned bubble %.2f %%, makespan %.6g, planned in %.1f ms\n",
-            100 * p->sched->bubble_rate, p->sched->makespan,
-            p->sched->plan_ms);
-    print_memory(p, f);
 }

@@ -18,6 +18,7 @@ void zb_session_opts_init(struct zb_session_opts *o)
         .max_rows = 1,
         .max_seq = 1,
         .planner = "zbv",
+        .plan = {.objective = ZB_PLAN_STEP, .budget = -1},
         .has_metadata_cache = 1,
         .overlap_p2p = 1,
         .threads_per_device = 1,
@@ -218,6 +219,7 @@ static enum zb_status open_session(struct zb_session *s,
     };
 
     ZB_TRY(zb_run_plan_new(model, o, &s->plan));
+    zb_run_plan_log(s->plan);
     ZB_TRY(zb_run_plan_check_memory(s->plan));
     s->worker = zb_alloc_array((size_t)o->n_stages, sizeof(*s->worker));
     if (s->worker == NULL) {

@@ -161,7 +161,7 @@ for style in zbv get_v_schedule 1f1b gpipe; do
         -s parallel.pp_style=$style llama.ini) >stdout 2>stderr ||
         fail "--dry-run of $style fails"
     out "^layout: 4 stages .* 4 microbatches"
-    out 'chunk 0 on stage 0: embed'
+    out 'chunk [0-7] on stage [0-3]: embed'
     out '^memory .*stage 3'
     out '^  total  *[0-9]*  *[0-9]*  *[0-9]*  *[0-9]*$'
     out '^planned bubble [0-9.]* %'

@@ -361,11 +361,8 @@ static void missing_features_are_refused_by_name(void)
         {"parallel.tp_size=2", "tensor parallelism"},
         {"parallel.sp_size=2", "sequence parallelism"},
         {"parallel.pp_style=interleaved", "the interleaved schedule"},
-        {"parallel.pp_style=auto", "the choice of a schedule"},
         {"parallel.p2p=nccl", "messages by NCCL"},
         {"schedule.costs=measured", "measured costs"},
-        {"schedule.objective=steady", "the steady objective"},
-        {"schedule.budget=5", "the planner's search"},
         {"precision.precision=bf16", "bf16"},
         {"precision.growth_factor=3", "fp16 loss scaling"},
         {"optimizer.post_validation=true", "post-validation"},
@@ -384,6 +381,28 @@ static void missing_features_are_refused_by_name(void)
     }
     CU_ASSERT(ini_fails("[parallel]\ntp_size = 2\n", "run.ini:2",
                         "parallel.tp_size = 2", "tensor parallelism"));
+}
+
+static void budget_auto_is_not_a_budget_of_0(void)
+{
+    static const struct {
+        const char *set;
+        int64_t budget;
+    } cases[] = {
+        {"schedule.budget=auto", -1},
+        {"schedule.budget=0", 0},
+        {"schedule.budget=none", 0},
+        {"schedule.budget=5000", 5000},
+    };
+
+    for (size_t i = 0; i < ZB_COUNT_OF(cases); i++) {
+        struct zb_conf *conf;
+
+        ZBT_OK(zb_conf_load(NULL, &cases[i].set, 1, &conf));
+        CU_ASSERT_EQUAL(conf->schedule.budget, cases[i].budget);
+        zb_conf_free(conf);
+    }
+    CU_ASSERT(set_fails("schedule.budget=-1", "--set", "schedule.budget"));
 }
 
 static void values_that_ask_for_nothing_are_accepted(void)
@@ -569,6 +588,7 @@ int main(void)
         ZBT_CASE(values_that_are_no_numbers_are_errors),
         ZBT_CASE(overrides_replace_and_last_one_wins),
         ZBT_CASE(missing_features_are_refused_by_name),
+        ZBT_CASE(budget_auto_is_not_a_budget_of_0),
         ZBT_CASE(values_that_ask_for_nothing_are_accepted),
         ZBT_CASE(keys_against_each_other_are_checked),
         ZBT_CASE(lists_are_checked_against_chunks_of_schedule_file),

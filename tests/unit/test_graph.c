@@ -586,7 +586,7 @@ static void auto_cut_has_least_maximum(void)
             width[i] = (int)zbt_rand_in(&rng, 1, k % 2 ? 3 : 9);
         }
         g = wide_layers(width, 7);
-        zb_cut_auto(g, &bind, 3, first);
+        ZBT_OK(zb_cut_auto(g, &bind, 3, first));
         CU_ASSERT_EQUAL(first[0], 0);
         CU_ASSERT_EQUAL(first[3], 7);
         CU_ASSERT(first[0] <= first[1] && first[1] <= first[2] &&
@@ -602,7 +602,7 @@ static void auto_cut_with_more_chunks_than_layers(void)
     struct zb_graph *g = wide_layers((const int[]){2, 2, 2}, 3);
     int first[9];
 
-    zb_cut_auto(g, &bind, 8, first);
+    ZBT_OK(zb_cut_auto(g, &bind, 8, first));
     CU_ASSERT_EQUAL(first[0], 0);
     CU_ASSERT_EQUAL(first[7], 2);
     CU_ASSERT_EQUAL(first[8], 3);

@@ -321,6 +321,7 @@ static void expect_report(const char *planner,
     struct zb_session *s = NULL;
     struct ru_batch b;
 
+    o.cut = ZB_CUT_UNIFORM; /* a stage without layers reuses nothing */
     ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
     ZBT_OK(zb_session_new(m, &o, &s));
     harm(s);

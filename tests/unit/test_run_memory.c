@@ -168,6 +168,7 @@ static void activations_follow_the_schedule(void)
     struct zb_run_plan *one, *all;
     size_t act[2];
 
+    o.cut = ZB_CUT_UNIFORM;
     o.planner = "1f1b";
     ZBT_OK(zb_run_plan_new(m, &o, &one));
     o.planner = "gpipe";
