@@ -1,144 +1,283 @@
 /* SPDX-License-Identifier: MIT
  *
- * Lower bounds on the makespan; doc/schedule.md derives them.
+ * Lower bounds on the makespan and on the span; doc/schedule.md derives them.
  */
 #include "config.h"
-#include "plan/plan_int.h"
+#include "plan/plan_bound.h"
 
 #include <math.h>
 
-/* Equal costs on a V. */
-struct v_case {
-    double p, m, f, b, w, c;
-    double f_mem, w_held, limit; /* w_held: what B keeps for W */
+#include "zb/mem.h"
+
+/* A time in which a stage can do at most `cap` of its work. */
+struct window {
+    double t, cap;
 };
 
-/* How many microbatches' F fit before the first B. */
-static double fit(const struct v_case *k, double most)
+/* ---- chains ---- */
+
+/* The chain of one microbatch through all virtual stages and back. */
+struct chains {
+    const struct zb_plan_input *in;
+    int is_fused, is_step;
+    int n;
+    double *f_start; /* [n + 1] after the first F's start */
+    double *b_end;   /* [n + 1] after the last F's end */
+    double *b_after; /* [n] from B's end to what counts as the end */
+    struct zb_bound_chunk *chunk; /* [n_chunk] of the stage at hand */
+    struct window *from_end;      /* [2 * n_chunk] */
+};
+
+static double b_cost(const struct chains *ch, int v)
 {
-    return k->f_mem > 0 ? fmin(most, floor(k->limit * (1 + 1e-9) / k->f_mem))
-                        : most;
+    return ch->in->b_cost[v] + (ch->is_fused ? ch->in->w_cost[v] : 0);
 }
 
-/* The most work that can be left on a stage when its last F has ended: x
- * microbatches before B and y before W within the memory limit. */
-static double work_left(const struct v_case *k)
+static double w_cost(const struct chains *ch, int v)
 {
-    double best = 0, most = 2 * k->m;
+    return ch->is_fused ? 0 : ch->in->w_cost[v];
+}
 
-    for (double x = 0; x <= fit(k, most); x++) {
-        double room = k->limit * (1 + 1e-9) - x * k->f_mem, y = most;
+static int stage_of(const struct zb_plan_input *in, int v)
+{
+    int stage, chunk;
 
-        if (k->w_held > 0 && isfinite(room)) {
-            y = fmin(most, floor(room / k->w_held));
+    zb_virtual_to_local(in->placement, in->n_stage, v, &stage, &chunk);
+    return stage;
+}
+
+/* Latency between virtual stages v - 1 and v. */
+static double hop(const struct chains *ch, int v)
+{
+    return v > 0 && v < ch->n && stage_of(ch->in, v - 1) != stage_of(ch->in, v)
+               ? ch->in->c_cost
+               : 0;
+}
+
+/* The B that follows B of v and counts for its end: for the end of the step the
+ * next one, for that of the stage the next one on the stage. -1: none. */
+static int next_b(const struct chains *ch, int v)
+{
+    int stage, c;
+
+    if (ch->is_step) {
+        return v - 1;
+    }
+    zb_virtual_to_local(ch->in->placement, ch->in->n_stage, v, &stage, &c);
+    return c == 0 ? -1
+                  : zb_virtual_stage(ch->in->placement, ch->in->n_stage, stage,
+                                     c - 1);
+}
+
+static void sum_chains(const struct chains *ch)
+{
+    int n = ch->n;
+
+    ch->f_start[0] = 0;
+    for (int v = 1; v <= n; v++) {
+        ch->f_start[v] =
+            ch->f_start[v - 1] + ch->in->f_cost[v - 1] + hop(ch, v);
+    }
+    ch->b_end[n] = 0;
+    for (int v = n - 1; v >= 0; v--) {
+        ch->b_end[v] = ch->b_end[v + 1] + hop(ch, v + 1) + b_cost(ch, v);
+    }
+    for (int v = 0; v < n; v++) {
+        int u = next_b(ch, v);
+
+        ch->b_after[v] = w_cost(ch, v);
+        if (u >= 0) {
+            ch->b_after[v] = fmax(ch->b_after[v],
+                                  ch->b_end[u] - ch->b_end[v] + ch->b_after[u]);
         }
-        best = fmax(best, x * (k->b + k->w) + y * k->w);
     }
-    return fmin(best, most * (k->b + k->w));
 }
 
-/* Add two idle times when the windows they were found in cannot overlap. */
-static double both_idle(double warm_up, double warm_up_window, double cool_down,
-                        double cool_down_window, double work)
+static void set_chunk(const struct chains *ch, int stage, int c,
+                      struct zb_bound_chunk *k)
 {
-    double larger = fmax(warm_up, cool_down);
+    const struct zb_plan_input *in = ch->in;
+    int v = zb_virtual_stage(in->placement, in->n_stage, stage, c);
+    int top = ch->is_step ? ch->n - 1
+                          : zb_virtual_stage(in->placement, in->n_stage, stage,
+                                             in->n_chunk - 1);
 
-    if (warm_up_window + cool_down_window > work + larger) {
-        return larger;
+    k->f = in->f_cost[v];
+    k->b = b_cost(ch, v);
+    k->w = w_cost(ch, v);
+    k->f_mem = in->f_mem[v];
+    k->w_held = ch->is_fused ? 0 : -in->w_mem[v];
+    k->to_f = ch->f_start[v] - ch->f_start[stage];
+    k->to_b = ch->f_start[ch->n] - ch->f_start[stage] + ch->b_end[v] - k->b;
+    k->after_b = ch->b_after[v];
+    k->after_f = ch->f_start[ch->n] - ch->f_start[v] - k->f + ch->b_end[top] +
+                 ch->b_after[top];
+}
+
+static struct zb_bound_stage look_at(const struct chains *ch, int stage)
+{
+    struct zb_bound_stage st = {
+        .n_chunk = ch->in->n_chunk,
+        .m = ch->in->n_micro,
+        .limit = ch->in->max_mem[stage] * (1 + 1e-9),
+        .head = ch->is_step ? ch->f_start[stage] : 0,
+        .chunk = ch->chunk,
+    };
+
+    for (int c = 0; c < st.n_chunk; c++) {
+        set_chunk(ch, stage, c, &st.chunk[c]);
+        st.work += st.m * (st.chunk[c].f + st.chunk[c].b + st.chunk[c].w);
     }
-    return warm_up + cool_down;
+    return st;
 }
 
-static double v_stage_bound(const struct v_case *k, double i, double left)
-{
-    double work = 2 * k->m * (k->f + k->b + k->w);
-    double head = i * (k->f + k->c);
-    double hops = 2 * (k->p - 1) * k->c;
-    /* From the stage's first F to its first B, and to its first F of the
-     * right leg. */
-    double to_b = (2 * k->p - i) * k->f + i * k->b + hops;
-    double to_f1 = (2 * k->p - 1 - 2 * i) * k->f + hops - 2 * i * k->c;
-    double idle_b = fmax(0, to_b - k->f * fit(k, 2 * k->m));
-    double idle_f1 = fmax(0, to_f1 - k->f * fit(k, k->m));
-    /* From the stage's last F of the left leg to the end. */
-    double to_end = head + 2 * k->p * k->b + hops + k->w;
-    double idle_end = fmax(0, to_end - left);
-    double idle = fmax(both_idle(idle_b, to_b, idle_end, to_end, work),
-                       both_idle(idle_f1, to_f1, idle_end, to_end, work));
-    /* Little: memory times time that all microbatches take, over the limit. */
-    double held = k->m *
-                  (((2 * k->p + 1) * (k->f + k->b) + 2 * hops) * k->f_mem +
-                   2 * k->w * k->w_held) /
-                  k->limit;
+/* ---- one stage ---- */
 
-    return head + fmax(work + idle, held);
+static struct window from_start(const struct zb_bound_stage *st, int k)
+{
+    int j = k / 2;
+
+    return k % 2 == 0
+               ? (struct window){st->chunk[j].to_f, zb_bound_before_f(st, j)}
+               : (struct window){st->chunk[j].to_b, zb_bound_before_b(st, j)};
 }
 
-static double v_bound(const struct v_case *k)
+static struct window from_end(const struct zb_bound_stage *st, int k)
 {
-    double best = (k->m + 2 * k->p - 1) * k->f + 2 * k->p * k->b + k->w +
-                  4 * (k->p - 1) * k->c;
-    double left = work_left(k);
+    int j = k / 2;
 
-    for (double i = 0; i < k->p; i++) {
-        best = fmax(best, v_stage_bound(k, i, left));
+    return k % 2 == 0
+               ? (struct window){st->chunk[j].after_f, zb_bound_after_f(st, j)}
+               : (struct window){st->chunk[j].after_b, zb_bound_after_b(st, j)};
+}
+
+/* (1) With a window at the start and one at the end. */
+static double both(const struct zb_bound_stage *st, struct window a,
+                   struct window b)
+{
+    double idle_a = fmax(0, a.t - a.cap), idle_b = fmax(0, b.t - b.cap);
+
+    /* Windows that overlap or touch hold all the work. */
+    if (st->work > (a.cap + b.cap) * (1 + 1e-9)) {
+        return st->work + idle_a + idle_b;
+    }
+    return st->work + fmax(idle_a, idle_b);
+}
+
+/* All nodes of one kind, between the first one's inputs and what waits for the
+ * last one. */
+static double longest_chain(const struct zb_bound_stage *st)
+{
+    double best = 0;
+
+    for (int c = 0; c < st->n_chunk; c++) {
+        const struct zb_bound_chunk *k = &st->chunk[c];
+
+        best = fmax(best, k->to_f + st->m * k->f + k->after_f);
+        best = fmax(best, k->to_b + st->m * k->b + k->after_b);
+        best = fmax(best, k->to_b + k->b + st->m * k->w);
     }
     return best;
 }
 
+static double stage_bound(const struct zb_bound_stage *st, struct window *end)
+{
+    double best = fmax(longest_chain(st), zb_bound_memory(st));
+
+    for (int j = 0; j < 2 * st->n_chunk; j++) {
+        end[j] = from_end(st, j);
+    }
+    for (int i = 0; i < 2 * st->n_chunk; i++) {
+        struct window a = from_start(st, i);
+
+        for (int j = 0; j < 2 * st->n_chunk; j++) {
+            best = fmax(best, both(st, a, end[j]));
+        }
+    }
+    return st->head + best;
+}
+
+/* ---- all stages ---- */
+
+static int is_whole(double unit, const double *x, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (fmod(x[i], unit) != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* (5) All times of a schedule are sums of costs: with whole costs they are
+ * whole. */
+static double round_up(const struct zb_plan_input *in, double bound)
+{
+    int n = in->n_stage * in->n_chunk;
+
+    if (bound < 1e15 && is_whole(1, in->f_cost, n) &&
+        is_whole(1, in->b_cost, n) && is_whole(1, in->w_cost, n) &&
+        is_whole(1, &in->c_cost, 1)) {
+        return ceil(bound - 1e-9 * fmax(1, bound));
+    }
+    return bound;
+}
+
+static double best_of_stages(const struct chains *ch)
+{
+    double best = 0;
+
+    for (int i = 0; i < ch->in->n_stage; i++) {
+        struct zb_bound_stage st = look_at(ch, i);
+
+        best = fmax(best, stage_bound(&st, ch->from_end));
+    }
+    return best;
+}
+
+enum zb_status zb_plan_bound(const struct zb_plan_input *in,
+                             enum zb_plan_objective objective, int is_fused,
+                             double *bound_out)
+{
+    struct chains ch = {
+        .in = in,
+        .is_fused = is_fused,
+        .is_step = objective == ZB_PLAN_STEP,
+        .n = in->n_stage * in->n_chunk,
+    };
+    size_t n = (size_t)ch.n + 1, n_chunk = (size_t)in->n_chunk;
+    enum zb_status st = ZB_ENOMEM;
+
+    ch.f_start = zb_alloc_array(3 * n, sizeof(*ch.f_start));
+    ch.chunk = zb_alloc_array(n_chunk, sizeof(*ch.chunk));
+    ch.from_end = zb_alloc_array(2 * n_chunk, sizeof(*ch.from_end));
+    if (ch.f_start != NULL && ch.chunk != NULL && ch.from_end != NULL) {
+        ch.b_end = ch.f_start + n;
+        ch.b_after = ch.b_end + n;
+        sum_chains(&ch);
+        *bound_out = round_up(in, best_of_stages(&ch));
+        st = ZB_OK;
+    }
+    zb_free(ch.from_end);
+    zb_free(ch.chunk);
+    zb_free(ch.f_start);
+    return st;
+}
+
 static int has_w(const struct zb_schedule *s)
 {
-    for (size_t j = 0; j < s->stages[0].n; j++) {
-        if (s->stages[0].node[j].type == ZB_NODE_W) {
-            return 1;
+    for (int i = 0; i < s->n_stage; i++) {
+        for (size_t j = 0; j < s->stages[i].n; j++) {
+            if (s->stages[i].node[j].type == ZB_NODE_W) {
+                return 1;
+            }
         }
     }
     return 0;
 }
 
-/* The busiest stage: nothing before the first F arrives, all its work, and
- * after its last BW the chain down to stage 0. */
-static double linear_bound(const struct zb_plan_input *in, int is_fused)
+enum zb_status zb_plan_lower_bound(const struct zb_plan_input *in,
+                                   struct zb_schedule *s)
 {
-    double best = 0, head = 0, tail = 0;
-
-    for (int i = 0; i < in->n_stage; i++) {
-        double b = in->b_cost[i], w = in->w_cost[i], f = in->f_cost[i];
-
-        best = fmax(best,
-                    head + in->n_micro * (f + b + w) + (is_fused ? tail : 0));
-        head += f + in->c_cost;
-        tail += b + w + in->c_cost;
-    }
-    return best;
-}
-
-double zb_plan_lower_bound(const struct zb_plan_input *in,
-                           const struct zb_schedule *s)
-{
-    int n = in->n_stage * in->n_chunk;
-    struct v_case k = {
-        .p = in->n_stage,
-        .m = in->n_micro,
-        .f = in->f_cost[0],
-        .b = in->b_cost[0],
-        .w = in->w_cost[0],
-        .c = in->c_cost,
-        .f_mem = in->f_mem[0],
-        .w_held = -in->w_mem[0],
-        .limit = in->max_mem[0],
-    };
-
-    if (in->placement == ZB_PLACE_LINEAR) {
-        return linear_bound(in, !has_w(s));
-    }
-    if (in->placement != ZB_PLACE_V || !zb_plan_is_uniform(in->f_cost, n) ||
-        !zb_plan_is_uniform(in->b_cost, n) ||
-        !zb_plan_is_uniform(in->w_cost, n) ||
-        !zb_plan_is_uniform(in->f_mem, n) ||
-        !zb_plan_is_uniform(in->w_mem, n) ||
-        !zb_plan_is_uniform(in->max_mem, in->n_stage)) {
-        return NAN;
-    }
-    return v_bound(&k);
+    return zb_plan_bound(in, s->objective, !has_w(s), &s->lower_bound);
 }

@@ -128,10 +128,17 @@ enum zb_plan_list_flags {
 enum zb_status zb_plan_list(const struct zb_plan_input *in, unsigned flags,
                             struct zb_schedule *s) ZB_CHECKED;
 
-/* A bound below the makespan of any schedule with the placement of `s`; NAN
- * when none is known. doc/schedule.md has the formulas. */
-double zb_plan_lower_bound(const struct zb_plan_input *in,
-                           const struct zb_schedule *s);
+/* No schedule with this placement, these costs and these limits has a lower
+ * makespan (ZB_PLAN_STEP) or span (ZB_PLAN_STEADY). `is_fused`: of schedules
+ * with BW. doc/schedule.md has the formulas. `in` is one that
+ * zb_plan_input_check() accepts. ZB_ENOMEM at most. */
+enum zb_status zb_plan_bound(const struct zb_plan_input *in,
+                             enum zb_plan_objective objective, int is_fused,
+                             double *bound_out) ZB_CHECKED;
+
+/* Set the lower bound of a schedule, by its objective and node types. */
+enum zb_status zb_plan_lower_bound(const struct zb_plan_input *in,
+                                   struct zb_schedule *s) ZB_CHECKED;
 
 /* Whether all n values are the same. */
 int zb_plan_is_uniform(const double *x, int n);

@@ -183,11 +183,13 @@ enum zb_status zb_plan_make(const char *planner, const struct zb_plan_input *in,
     if (st == ZB_OK) {
         st = zb_schedule_check(s, in);
     }
+    if (st == ZB_OK) {
+        st = zb_plan_lower_bound(in, s);
+    }
     if (st != ZB_OK) {
         zb_schedule_free(s);
         return st;
     }
-    s->lower_bound = zb_plan_lower_bound(in, s);
     *s_out = s;
     return ZB_OK;
 }

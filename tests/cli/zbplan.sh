@@ -54,7 +54,7 @@ out '"type":"BW"'
 run 0 -p 2 -m 4 --cost 10,12.5,9,1 -f json
 out '"end":10}'
 run 0 -p 2 -m 4 --f-cost 1,2,1,1 --b-cost 2 --c-cost 0.5 -f json
-out '"lower_bound":null'
+out '"lower_bound":37.5'
 run 0 -p 1 -m 3
 run 0 -p 5 -m 2
 run 0 --planner zbv --objective step --seed 0 --budget 0 --time-limit 0 -p 2 -m 2
