@@ -65,6 +65,9 @@ int zb_node_is_compute(enum zb_node_type t);
 
 enum zb_placement { ZB_PLACE_V, ZB_PLACE_LOOP, ZB_PLACE_LINEAR };
 
+/* "v", "loop", "linear" */
+const char *zb_placement_str(enum zb_placement placement);
+
 /* One entry of a stage's stream. Times are in the unit of the costs. */
 struct zb_node {
     enum zb_node_type type;
@@ -85,6 +88,9 @@ enum zb_plan_objective {
     ZB_PLAN_STEP,  /* G: a step behind a barrier */
     ZB_PLAN_STEADY /* span: steps that slide into each other */
 };
+
+/* "step", "steady" */
+const char *zb_plan_objective_str(enum zb_plan_objective objective);
 
 struct zb_schedule {
     char planner[32];
@@ -196,17 +202,48 @@ enum zb_status zb_schedule_add_comm(struct zb_schedule *s,
 enum zb_status zb_schedule_check(const struct zb_schedule *s,
                                  const struct zb_plan_input *in) ZB_CHECKED;
 
-enum zb_plan_format { ZB_PLAN_TEXT, ZB_PLAN_JSON, ZB_PLAN_NODES };
+/* Text and svg are drawings for people, trace opens in Perfetto; json has the
+ * compute nodes, nodes all of them, torch (the CSV of PyTorch's pipelining) the
+ * order of the compute nodes. json and nodes read back exactly, torch without
+ * times, drawings not at all. */
+enum zb_plan_format {
+    ZB_PLAN_TEXT,
+    ZB_PLAN_JSON,
+    ZB_PLAN_NODES,
+    ZB_PLAN_TORCH,
+    ZB_PLAN_SVG,
+    ZB_PLAN_TRACE,
+    ZB_N_PLAN_FORMATS
+};
 
-/* Write a schedule. Text is for people (no reader), json has the compute nodes,
- * nodes has all of them. Numbers read back exactly. ZB_EIO when `f` fails. */
+/* The name of a format, and the format of a name (ZB_EINVAL with the list of
+ * names when there is none). */
+const char *zb_plan_format_str(enum zb_plan_format format);
+enum zb_status zb_plan_format_find(const char *name,
+                                   enum zb_plan_format *format_out) ZB_CHECKED;
+
+/* How drawings are made; all zero is right for a file. */
+struct zb_plan_style {
+    int n_columns;    /* text: fit rows into so many; 0: as many as it takes */
+    int has_color;    /* text: with the colours of a terminal */
+    int has_messages; /* svg: with a line for each message */
+    const struct zb_plan_input *in; /* svg: memory over time; NULL: without */
+};
+
+/* Write a schedule, zb_schedule_draw() in a style that may be NULL. The same
+ * schedule and style give the same bytes. ZB_EIO when `f` fails. */
 enum zb_status zb_schedule_write(const struct zb_schedule *s,
                                  enum zb_plan_format format,
                                  FILE *f) ZB_CHECKED;
+enum zb_status zb_schedule_draw(const struct zb_schedule *s,
+                                enum zb_plan_format format,
+                                const struct zb_plan_style *style,
+                                FILE *f) ZB_CHECKED;
 
-/* Read a schedule file, json or nodes, recognised by its content; messages are
- * added when the file has none. Errors name path, line (or JSON position) and
- * what is wrong. The input is untrusted: at most 1 GiB and 2^26 nodes. */
+/* Read a schedule file, json, nodes or torch, recognised by its content;
+ * messages are added when the file has none, times with all costs equal when it
+ * is torch's. Errors name path, line (or JSON position) and what is wrong. The
+ * input is untrusted: at most 1 GiB and 2^26 nodes. */
 enum zb_status zb_schedule_read(const char *path,
                                 struct zb_schedule **s_out) ZB_CHECKED;
 

@@ -285,7 +285,7 @@ static enum zb_status simulate_positive(struct zb_schedule *s,
     return st;
 }
 
-static enum zb_status simulate_unit(struct zb_schedule *s)
+enum zb_status zb_plan_simulate_unit(struct zb_schedule *s)
 {
     struct zb_plan_input unit;
     enum zb_status st;
@@ -334,7 +334,7 @@ static enum zb_status add_comm_without_costs(struct zb_schedule *s)
         }
         remove_messages(s);
     }
-    ZB_TRY(simulate_unit(s));
+    ZB_TRY(zb_plan_simulate_unit(s));
     ZB_TRY(zb_plan_layout(s, NULL));
     zb_plan_measure(s);
     return ZB_OK;

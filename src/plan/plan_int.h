@@ -88,6 +88,9 @@ void zb_plan_measure_memory(struct zb_schedule *s,
 enum zb_status zb_plan_layout(struct zb_schedule *s,
                               const double *pv_time) ZB_CHECKED;
 
+/* zb_schedule_simulate() with all costs equal; peak memory stays not known. */
+enum zb_status zb_plan_simulate_unit(struct zb_schedule *s) ZB_CHECKED;
+
 /* Whether the nodes' own times are, but for rounding, such that
  * zb_plan_layout() may use them. */
 enum zb_status zb_plan_times_ok(const struct zb_schedule *s,
@@ -147,35 +150,5 @@ int zb_plan_is_uniform(const double *x, int n);
  * point. */
 #define ZB_PLAN_NUMBER_MAX 32
 const char *zb_plan_number(double x, char buf[ZB_PLAN_NUMBER_MAX]);
-
-/* The readers of the two file formats; `text` ends with a 0 byte. */
-enum zb_status zb_plan_read_nodes(const char *path, const char *text,
-                                  struct zb_schedule **s_out) ZB_CHECKED;
-enum zb_status zb_plan_read_json(const char *path, const char *text, size_t len,
-                                 struct zb_schedule **s_out) ZB_CHECKED;
-
-/* A schedule under construction by a reader: nodes in file order. */
-struct zb_plan_draft {
-    struct zb_node *node;
-    size_t n, cap;
-    size_t *first; /* [n_stage] index of each stage's first node */
-    size_t n_stage, cap_stage;
-    int max_chunk, max_mb; /* -1 before the first node */
-};
-void zb_plan_draft_release(struct zb_plan_draft *d);
-/* Start the next stage. */
-enum zb_status zb_plan_draft_stage(struct zb_plan_draft *d) ZB_CHECKED;
-enum zb_status zb_plan_draft_node(struct zb_plan_draft *d,
-                                  const struct zb_node *node) ZB_CHECKED;
-/* Make the schedule: find out the placement when it is -1, check the sizes,
- * add messages when there are none. n_micro 0 means one more than the largest
- * mb. */
-enum zb_status zb_plan_draft_finish(struct zb_plan_draft *d, int placement,
-                                    int n_micro,
-                                    struct zb_schedule **s_out) ZB_CHECKED;
-
-/* The type of this name; 0 when there is none. */
-int zb_plan_find_type(const char *name, size_t len,
-                      enum zb_node_type *type_out);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
-#include "plan/plan_int.h"
+#include "plan/plan_format.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -23,6 +23,23 @@ const char *zb_node_type_str(enum zb_node_type t)
 int zb_node_is_compute(enum zb_node_type t)
 {
     return t <= ZB_NODE_BW;
+}
+
+const char *zb_placement_str(enum zb_placement placement)
+{
+    static const char *const names[] = {[ZB_PLACE_V] = "v",
+                                        [ZB_PLACE_LOOP] = "loop",
+                                        [ZB_PLACE_LINEAR] = "linear"};
+
+    return (unsigned)placement < ZB_COUNT_OF(names) ? names[placement] : "?";
+}
+
+const char *zb_plan_objective_str(enum zb_plan_objective objective)
+{
+    static const char *const names[] = {[ZB_PLAN_STEP] = "step",
+                                        [ZB_PLAN_STEADY] = "steady"};
+
+    return (unsigned)objective < ZB_COUNT_OF(names) ? names[objective] : "?";
 }
 
 int zb_plan_find_type(const char *name, size_t len, enum zb_node_type *type_out)
@@ -248,8 +265,6 @@ enum zb_status zb_plan_input_check(const struct zb_plan_input *in)
 enum zb_status zb_plan_input_fits(const struct zb_plan_input *in,
                                   const struct zb_schedule *s)
 {
-    static const char *const names[] = {"v", "loop", "linear"};
-
     if (in->n_stage == s->n_stage && in->n_micro == s->n_micro &&
         in->n_chunk == s->n_chunk && in->placement == s->placement) {
         return ZB_OK;
@@ -257,8 +272,9 @@ enum zb_status zb_plan_input_fits(const struct zb_plan_input *in,
     return zb_fail(ZB_EINVAL,
                    "the schedule has %d stages, %d microbatches, placement %s "
                    "with %d chunks per stage; asked for are %d, %d, %s with %d",
-                   s->n_stage, s->n_micro, names[s->placement], s->n_chunk,
-                   in->n_stage, in->n_micro, names[in->placement], in->n_chunk);
+                   s->n_stage, s->n_micro, zb_placement_str(s->placement),
+                   s->n_chunk, in->n_stage, in->n_micro,
+                   zb_placement_str(in->placement), in->n_chunk);
 }
 
 enum zb_status zb_plan_schedule_new(const char *planner, int n_stage,

@@ -220,7 +220,9 @@ static void mutated_schedule_dry_run_is_taken_or_refused(void)
     write_text();
     write_file("config.json", json, strlen(json));
     write_file("nodes.ini", nodes_ini, strlen(nodes_ini));
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
+        static const enum zb_plan_format format[] = {
+            ZB_PLAN_NODES, ZB_PLAN_JSON, ZB_PLAN_TORCH};
         static char text[4096];
         FILE *f = fmemopen(text, sizeof(text), "w");
 
@@ -229,7 +231,7 @@ static void mutated_schedule_dry_run_is_taken_or_refused(void)
                                   i % 2 == 0 ? ZB_PLACE_V : ZB_PLACE_LINEAR,
                                   i % 2 == 0 ? 2 : 1));
         ZBT_OK(zb_plan_make(planner[i % 2], &in, NULL, &s));
-        ZBT_OK(zb_schedule_write(s, i < 2 ? ZB_PLAN_NODES : ZB_PLAN_JSON, f));
+        ZBT_OK(zb_schedule_write(s, format[i / 2], f));
         fclose(f);
         zb_schedule_free(s);
         zb_plan_input_release(&in);

@@ -10,104 +10,21 @@
 #include <string.h>
 #include "zb/mem.h"
 #include "zb/plan.h"
+#include "plan_rig.h"
 #include "zbt.h"
 
-static struct zb_schedule *make(const char *planner, int p, int m, double f,
-                                double c)
-{
-    enum zb_placement placement = ZB_PLACE_V;
-    struct zb_plan_input in;
-    struct zb_schedule *s = NULL;
-    int n_chunk = 0;
-
-    ZBT_OK(zb_planner_shape(planner, &placement, &n_chunk));
-    ZBT_OK(zb_plan_input_init(&in, p, m, placement, n_chunk));
-    for (int v = 0; v < p * n_chunk; v++) {
-        in.f_cost[v] = f;
-    }
-    in.c_cost = c;
-    ZBT_OK(zb_plan_make(planner, &in, NULL, &s));
-    zb_plan_input_release(&in);
-    return s;
-}
-
-/* The schedule as text; free() it. */
-static char *text_of(const struct zb_schedule *s, enum zb_plan_format format,
-                     size_t *len_out)
-{
-    char *text = NULL;
-    size_t len = 0;
-    FILE *f = open_memstream(&text, &len);
-
-    CU_ASSERT_FATAL(f != NULL);
-    ZBT_OK(zb_schedule_write(s, format, f));
-    fclose(f);
-    *len_out = len;
-    return text;
-}
-
-static const char *file_with(const char *text, size_t len)
-{
-    const char *path = zbt_scratch_path("schedule");
-    FILE *f = fopen(path, "wb");
-
-    CU_ASSERT_FATAL(f != NULL);
-    CU_ASSERT_FATAL(fwrite(text, 1, len, f) == len);
-    fclose(f);
-    return path;
-}
-
 /* ---- round trips ---- */
-
-static int node_equal(const struct zb_node *a, const struct zb_node *b)
-{
-    return a->type == b->type && a->chunk == b->chunk && a->mb == b->mb &&
-           a->start == b->start && a->end == b->end;
-}
-
-/* The same compute nodes; with `all` the same of every type. */
-static void check_same(const struct zb_schedule *a, const struct zb_schedule *b,
-                       int all)
-{
-    CU_ASSERT_EQUAL_FATAL(a->n_stage, b->n_stage);
-    CU_ASSERT_EQUAL(a->n_micro, b->n_micro);
-    CU_ASSERT_EQUAL(a->n_chunk, b->n_chunk);
-    CU_ASSERT_EQUAL(a->placement, b->placement);
-    CU_ASSERT_EQUAL(a->makespan, b->makespan);
-    CU_ASSERT_EQUAL(a->span, b->span);
-    CU_ASSERT_DOUBLE_EQUAL(a->bubble_rate, b->bubble_rate, 1e-12);
-    for (int i = 0; i < a->n_stage; i++) {
-        size_t j = 0, k = 0;
-
-        for (;;) {
-            while (j < a->stages[i].n && !all &&
-                   !zb_node_is_compute(a->stages[i].node[j].type)) {
-                j++;
-            }
-            while (k < b->stages[i].n && !all &&
-                   !zb_node_is_compute(b->stages[i].node[k].type)) {
-                k++;
-            }
-            if (j == a->stages[i].n || k == b->stages[i].n) {
-                break;
-            }
-            CU_ASSERT(
-                node_equal(&a->stages[i].node[j++], &b->stages[i].node[k++]));
-        }
-        CU_ASSERT(j == a->stages[i].n && k == b->stages[i].n);
-    }
-}
 
 static void round_trip(const char *planner, int p, int m, double f, double c,
                        enum zb_plan_format format)
 {
-    struct zb_schedule *s = make(planner, p, m, f, c), *back = NULL;
+    struct zb_schedule *s = plan_rig_make(planner, p, m, f, c), *back = NULL;
     size_t len;
-    char *text = text_of(s, format, &len);
+    char *text = plan_rig_text(s, format, &len);
 
-    ZBT_OK(zb_schedule_read(file_with(text, len), &back));
+    ZBT_OK(zb_schedule_read(plan_rig_file(text, len), &back));
     ZBT_OK(zb_schedule_check(back, NULL));
-    check_same(s, back, format == ZB_PLAN_NODES);
+    plan_rig_same(s, back, format == ZB_PLAN_NODES);
     if (format == ZB_PLAN_JSON) {
         CU_ASSERT_STRING_EQUAL(back->planner, planner);
         CU_ASSERT_EQUAL(
@@ -135,15 +52,16 @@ static void written_files_read_back_the_same(void)
 
 static void file_planner_gives_schedule_with_costs_of_input(void)
 {
-    struct zb_schedule *s = make("get_v_schedule", 3, 6, 1, 0), *again = NULL;
+    struct zb_schedule *s = plan_rig_make("get_v_schedule", 3, 6, 1, 0),
+                       *again = NULL;
     struct zb_plan_input in;
     char planner[1100];
     size_t len;
-    char *text = text_of(s, ZB_PLAN_NODES, &len);
+    char *text = plan_rig_text(s, ZB_PLAN_NODES, &len);
     enum zb_placement placement;
     int n_chunk;
 
-    snprintf(planner, sizeof(planner), "file:%s", file_with(text, len));
+    snprintf(planner, sizeof(planner), "file:%s", plan_rig_file(text, len));
     ZBT_OK(zb_planner_shape(planner, &placement, &n_chunk));
     CU_ASSERT_EQUAL(placement, ZB_PLACE_V);
     CU_ASSERT_EQUAL(n_chunk, 2);
@@ -166,9 +84,9 @@ static void file_planner_gives_schedule_with_costs_of_input(void)
 
 static void text_has_one_row_per_stage(void)
 {
-    struct zb_schedule *s = make("zbv", 4, 8, 1, 0);
+    struct zb_schedule *s = plan_rig_make("zbv", 4, 8, 1, 0);
     size_t len, n_rows = 0;
-    char *text = text_of(s, ZB_PLAN_TEXT, &len);
+    char *text = plan_rig_text(s, ZB_PLAN_TEXT, &len);
 
     for (const char *at = text; (at = strchr(at, '|')) != NULL; at++) {
         n_rows++;
@@ -187,7 +105,7 @@ static void expect_legal(const char *text, enum zb_placement placement,
 {
     struct zb_schedule *s = NULL;
 
-    ZBT_OK(zb_schedule_read(file_with(text, strlen(text)), &s));
+    ZBT_OK(zb_schedule_read(plan_rig_file(text, strlen(text)), &s));
     ZBT_OK(zb_schedule_check(s, NULL));
     CU_ASSERT_EQUAL(s->placement, placement);
     CU_ASSERT_EQUAL(s->n_chunk, n_chunk);
@@ -235,7 +153,7 @@ static void file_that_only_a_loop_makes_legal_is_a_loop(void)
 static void expect_refusal(const char *text, const char *part)
 {
     struct zb_schedule *s = NULL;
-    const char *path = file_with(text, strlen(text));
+    const char *path = plan_rig_file(text, strlen(text));
     enum zb_status st = zb_schedule_read(path, &s);
 
     CU_ASSERT_EQUAL(st, ZB_ECONFIG);
@@ -266,7 +184,6 @@ static void broken_nodes_files_are_refused_by_line(void)
                    "stage 0, node 2 (BW chunk 0 mb 0) is there twice");
     expect_refusal("0 BW 0 0 1 2 0\n0 F 0 0 0 1 0\n",
                    "stage 0, node 0 (BW chunk 0 mb 0) comes before its F");
-    expect_refusal("0F0,0F1,0B0\n", "PyTorch");
 }
 
 static void broken_json_files_are_refused_by_key(void)
@@ -294,6 +211,8 @@ static void broken_json_files_are_refused_by_key(void)
                    "\"n_micro\" is not a whole number");
     expect_refusal("{\"placement\":\"w\",\"stages\":" ONE "}",
                    "\"placement\" is not \"v\"");
+    expect_refusal("{\"objective\":\"fast\",\"stages\":" ONE "}",
+                   "\"objective\" is not \"step\"");
     expect_refusal("{\"planner\":1,\"stages\":" ONE "}",
                    "\"planner\" is not a string");
     expect_refusal("{\"peak_mem\":[1,2],\"stages\":" ONE "}",
@@ -314,7 +233,7 @@ static void missing_file_is_an_io_error(void)
 
 static void write_to_full_device_is_an_io_error(void)
 {
-    struct zb_schedule *s = make("zbv", 2, 2, 1, 0);
+    struct zb_schedule *s = plan_rig_make("zbv", 2, 2, 1, 0);
     FILE *f = fopen("/dev/full", "w");
 
     if (f != NULL) {
@@ -387,7 +306,7 @@ static void mutate_text(struct zbt_rng *r, char *text, size_t *len)
 /* Read it: a text for each refusal, or a schedule the checker can judge. */
 static int read_any(const char *text, size_t len)
 {
-    const char *path = file_with(text, len);
+    const char *path = plan_rig_file(text, len);
     struct zb_schedule *s = NULL;
     enum zb_status st;
     int is_legal;
@@ -416,12 +335,13 @@ static void mutated_files_get_a_message_or_a_verdict(void)
 
     while (total < goal) {
         const char *planner = zb_planner_name((int)zbt_rand_in(&r, 0, 3));
-        struct zb_schedule *s = make(planner, (int)zbt_rand_in(&r, 1, 4),
-                                     (int)zbt_rand_in(&r, 1, 8), 1, 0);
+        struct zb_schedule *s =
+            plan_rig_make(planner, (int)zbt_rand_in(&r, 1, 4),
+                          (int)zbt_rand_in(&r, 1, 8), 1, 0);
         enum zb_plan_format format =
-            zbt_rand_in(&r, 0, 1) ? ZB_PLAN_JSON : ZB_PLAN_NODES;
+            (enum zb_plan_format)zbt_rand_in(&r, ZB_PLAN_JSON, ZB_PLAN_TORCH);
         size_t len, full;
-        char *text = text_of(s, format, &full), *copy = malloc(full + 1);
+        char *text = plan_rig_text(s, format, &full), *copy = malloc(full + 1);
 
         CU_ASSERT_FATAL(copy != NULL);
         for (int k = 0; k < 16; k++) {
@@ -461,12 +381,15 @@ static void random_files_get_a_message(void)
 
 static void files_with_failing_allocation_leave_nothing(void)
 {
-    struct zb_schedule *s = make("zbv", 2, 3, 1, 0);
+    struct zb_schedule *s = plan_rig_make("zbv", 2, 3, 1, 0);
 
-    for (int format = ZB_PLAN_TEXT; format <= ZB_PLAN_NODES; format++) {
+    for (int i = 0; i < ZB_N_PLAN_FORMATS; i++) {
+        enum zb_plan_format format = (enum zb_plan_format)i;
+        int is_read = format >= ZB_PLAN_JSON && format <= ZB_PLAN_TORCH;
+        struct zb_plan_style style = {.has_messages = 1};
         size_t len;
-        char *text = text_of(s, (enum zb_plan_format)format, &len);
-        const char *path = file_with(text, len);
+        char *text = plan_rig_text(s, format, &len);
+        const char *path = plan_rig_file(text, len);
         FILE *null = fopen("/dev/null", "w");
 
         CU_ASSERT_FATAL(null != NULL);
@@ -477,9 +400,8 @@ static void files_with_failing_allocation_leave_nothing(void)
             int failed;
 
             zb_mem_fail_at(k);
-            st = format == ZB_PLAN_TEXT
-                     ? zb_schedule_write(s, ZB_PLAN_TEXT, null)
-                     : zb_schedule_read(path, &back);
+            st = is_read ? zb_schedule_read(path, &back)
+                         : zb_schedule_draw(s, format, &style, null);
             failed = zb_mem_failed();
             zb_mem_fail_at(0);
             zb_schedule_free(back);

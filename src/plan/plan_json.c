@@ -1,6 +1,9 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: MIT
+ *
+ * Format json: one object with a list of compute nodes per stage.
+ */
 #include "config.h"
-#include "plan/plan_int.h"
+#include "plan/plan_format.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -9,11 +12,76 @@
 
 #include "zb/mem.h"
 
+/* ---- writing ---- */
+
+static void put_number(FILE *f, double x)
+{
+    char text[ZB_PLAN_NUMBER_MAX];
+
+    fputs(isfinite(x) ? zb_plan_number(x, text) : "null", f);
+}
+
+static void write_json_stage(const struct zb_stage_nodes *st, FILE *f)
+{
+    const char *sep = "";
+
+    for (size_t j = 0; j < st->n; j++) {
+        const struct zb_node *node = &st->node[j];
+
+        if (!zb_node_is_compute(node->type)) {
+            continue;
+        }
+        fprintf(f, "%s{\"type\":\"%s\",\"chunk\":%d,\"mb\":%d,\"start\":", sep,
+                zb_node_type_str(node->type), node->chunk, node->mb);
+        put_number(f, node->start);
+        fputs(",\"end\":", f);
+        put_number(f, node->end);
+        fputc('}', f);
+        sep = ",\n  ";
+    }
+}
+
+enum zb_status zb_plan_write_json(const struct zb_schedule *s,
+                                  const struct zb_plan_style *style, FILE *f)
+{
+    (void)style;
+    fputs("{\"planner\":", f);
+    zb_plan_put_json(f, s->planner);
+    fprintf(f,
+            ",\"n_stage\":%d,\"n_micro\":%d,\"placement\":\"%s\","
+            "\"objective\":\"%s\",\n\"makespan\":",
+            s->n_stage, s->n_micro, zb_placement_str(s->placement),
+            zb_plan_objective_str(s->objective));
+    put_number(f, s->makespan);
+    fputs(",\"span\":", f);
+    put_number(f, s->span);
+    fputs(",\"lower_bound\":", f);
+    put_number(f, s->lower_bound);
+    fputs(",\"bubble_rate\":", f);
+    put_number(f, s->bubble_rate);
+    fputs(",\n\"peak_mem\":[", f);
+    for (int i = 0; i < s->n_stage; i++) {
+        fputs(i > 0 ? "," : "", f);
+        put_number(f, s->peak_mem[i]);
+    }
+    fprintf(f, "],\n\"plan_ms\":%.3f,\n\"stages\":[\n", s->plan_ms);
+    for (int i = 0; i < s->n_stage; i++) {
+        fputs(" [", f);
+        write_json_stage(&s->stages[i], f);
+        fputs(i + 1 < s->n_stage ? "],\n" : "]\n", f);
+    }
+    fputs("]}\n", f);
+    return ZB_OK;
+}
+
+/* ---- reading ---- */
+
 /* What the file says about itself; 0, -1 or NULL where it does not. */
 struct head {
     int n_stage;
     int n_micro;
     int placement;
+    enum zb_plan_objective objective;
     const char *planner;
     const json_t *peak_mem;
 };
@@ -108,23 +176,39 @@ static enum zb_status read_stage(struct zb_plan_draft *d, const json_t *stage)
 
 static enum zb_status read_placement(const json_t *root, int *placement_out)
 {
-    static const char *const names[] = {[ZB_PLACE_V] = "v",
-                                        [ZB_PLACE_LOOP] = "loop",
-                                        [ZB_PLACE_LINEAR] = "linear"};
     const json_t *value = json_object_get(root, "placement");
+    const char *name = json_string_value(value);
 
     if (value == NULL) {
         return ZB_OK;
     }
-    for (size_t i = 0; i < ZB_COUNT_OF(names); i++) {
-        if (json_is_string(value) &&
-            strcmp(json_string_value(value), names[i]) == 0) {
-            *placement_out = (int)i;
+    for (int i = ZB_PLACE_V; name != NULL && i <= ZB_PLACE_LINEAR; i++) {
+        if (strcmp(name, zb_placement_str((enum zb_placement)i)) == 0) {
+            *placement_out = i;
             return ZB_OK;
         }
     }
     return zb_fail(ZB_ECONFIG,
                    "\"placement\" is not \"v\", \"loop\" or \"linear\"");
+}
+
+static enum zb_status read_objective(const json_t *root,
+                                     enum zb_plan_objective *objective_out)
+{
+    const json_t *value = json_object_get(root, "objective");
+    const char *name = json_string_value(value);
+
+    if (value == NULL) {
+        return ZB_OK;
+    }
+    for (int i = ZB_PLAN_STEP; name != NULL && i <= ZB_PLAN_STEADY; i++) {
+        if (strcmp(name, zb_plan_objective_str((enum zb_plan_objective)i)) ==
+            0) {
+            *objective_out = (enum zb_plan_objective)i;
+            return ZB_OK;
+        }
+    }
+    return zb_fail(ZB_ECONFIG, "\"objective\" is not \"step\" or \"steady\"");
 }
 
 static enum zb_status read_head(const json_t *root, struct head *h)
@@ -137,6 +221,7 @@ static enum zb_status read_head(const json_t *root, struct head *h)
     ZB_TRY(read_int(root, "n_stage", 1, &h->n_stage));
     ZB_TRY(read_int(root, "n_micro", 1, &h->n_micro));
     ZB_TRY(read_placement(root, &h->placement));
+    ZB_TRY(read_objective(root, &h->objective));
     if (planner != NULL && !json_is_string(planner)) {
         return zb_fail(ZB_ECONFIG, "\"planner\" is not a string");
     }
@@ -216,6 +301,7 @@ static enum zb_status read_root(const json_t *root, struct zb_schedule **s_out)
         zb_schedule_free(s);
         return st;
     }
+    s->objective = h.objective;
     if (h.planner != NULL) {
         snprintf(s->planner, sizeof(s->planner), "%s", h.planner);
     }
@@ -237,4 +323,9 @@ enum zb_status zb_plan_read_json(const char *path, const char *text, size_t len,
     st = read_root(root, s_out);
     json_decref(root);
     return st == ZB_OK ? ZB_OK : zb_fail_in(st, "%s", path);
+}
+
+int zb_plan_is_json(const char *text)
+{
+    return text[strspn(text, " \t\r\n")] == '{';
 }
