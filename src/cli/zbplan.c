@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -33,12 +34,12 @@ static int is_file_planner(const char *planner)
     return strncmp(planner, "file:", 5) == 0;
 }
 
-/* A V planner fits itself to the memory there is; the fixed orders need what
- * they need, so that only a limit the user gave is held against them. */
-static int is_limited_by_default(const char *planner,
-                                 enum zb_placement placement)
+/* These fit themselves to the memory there is; the others need what they need,
+ * so that only a limit the user gave is held against them. */
+static int is_limited_by_default(const char *planner)
 {
-    return placement == ZB_PLACE_V && !is_file_planner(planner);
+    return strcmp(planner, "zbv") == 0 ||
+           strcmp(planner, "get_v_schedule") == 0;
 }
 
 /* ---- output ---- */
@@ -95,13 +96,52 @@ static enum zb_status sink_close(struct sink *k, enum zb_status st)
     return st;
 }
 
+/* How wide the terminal is; 0 when that is not known. */
+static int terminal_columns(void)
+{
+    struct winsize size;
+    const char *text = getenv("COLUMNS");
+    long n;
+
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+        return size.ws_col;
+    }
+    n = text != NULL ? strtol(text, NULL, 10) : 0;
+    return n > 0 && n < 10000 ? (int)n : 0;
+}
+
+static int is_set(const char *variable)
+{
+    const char *text = getenv(variable);
+
+    return text != NULL && text[0] != '\0';
+}
+
+/* A terminal gets colours (unless it or the user can not have them) and rows
+ * that fit; a file gets neither. */
+static struct zb_plan_style style_for(const struct zbplan_opts *o,
+                                      const struct zb_plan_input *in)
+{
+    struct zb_plan_style style = {.in = in, .has_messages = o->has_messages};
+    const char *term = getenv("TERM");
+
+    if (o->output == NULL && isatty(STDOUT_FILENO)) {
+        style.n_columns = terminal_columns();
+        style.has_color =
+            !is_set("NO_COLOR") && is_set("TERM") && strcmp(term, "dumb") != 0;
+    }
+    return style;
+}
+
 static enum zb_status write_schedule(const struct zbplan_opts *o,
+                                     const struct zb_plan_input *in,
                                      const struct zb_schedule *s)
 {
+    struct zb_plan_style style = style_for(o, in);
     struct sink k;
 
     ZB_TRY(sink_open(&k, o->output));
-    return sink_close(&k, zb_schedule_write(s, o->format, k.f));
+    return sink_close(&k, zb_schedule_draw(s, o->format, &style, k.f));
 }
 
 /* ---- plan ---- */
@@ -126,12 +166,12 @@ static enum zb_status need_sizes(const struct zbplan_opts *o)
                                     "MICROBATCHES");
 }
 
-static enum zb_status make(struct zbplan_opts *o, struct zb_schedule **s_out)
+/* Release *in in every case. */
+static enum zb_status make(struct zbplan_opts *o, struct zb_plan_input *in,
+                           struct zb_schedule **s_out)
 {
     enum zb_placement placement = ZB_PLACE_V;
     int n_chunk = 0;
-    struct zb_plan_input in = {0};
-    enum zb_status st;
 
     if (is_file_planner(o->planner)) {
         ZB_TRY(sizes_from_file(o));
@@ -139,28 +179,27 @@ static enum zb_status make(struct zbplan_opts *o, struct zb_schedule **s_out)
     ZB_TRY(zb_planner_shape(o->planner, &placement, &n_chunk));
     ZB_TRY(need_sizes(o));
     ZB_TRY(zbplan_opts_input(o, placement, n_chunk, 0,
-                             is_limited_by_default(o->planner, placement),
-                             &in));
-    st = zb_plan_make(o->planner, &in, NULL, s_out);
-    zb_plan_input_release(&in);
-    return st;
+                             is_limited_by_default(o->planner), in));
+    return zb_plan_make(o->planner, in, &o->search, s_out);
 }
 
 static int run_plan(struct zbplan_opts *o)
 {
+    struct zb_plan_input in = {0};
     struct zb_schedule *s = NULL;
-    enum zb_status st = make(o, &s);
+    enum zb_status st = make(o, &in, &s);
+    int status;
 
     /* A schedule file that cannot be opened is bad input. */
     if (st == ZB_EIO) {
         report(st);
-        return EXIT_USAGE;
-    }
-    if (st == ZB_OK) {
-        st = write_schedule(o, s);
+        status = EXIT_USAGE;
+    } else {
+        status = report(st == ZB_OK ? write_schedule(o, &in, s) : st);
     }
     zb_schedule_free(s);
-    return report(st);
+    zb_plan_input_release(&in);
+    return status;
 }
 
 /* ---- check ---- */
@@ -191,7 +230,6 @@ static enum zb_status check_schedule(struct zbplan_opts *o,
 
 static int run_check(struct zbplan_opts *o)
 {
-    static const char *const placements[] = {"v", "loop", "linear"};
     struct zb_schedule *s = NULL;
     enum zb_status st = zb_schedule_read(o->check_path, &s);
 
@@ -202,7 +240,8 @@ static int run_check(struct zbplan_opts *o)
     st = check_schedule(o, s);
     if (st == ZB_OK) {
         printf("%s: legal: %d stages, %d microbatches, placement %s\n",
-               o->check_path, s->n_stage, s->n_micro, placements[s->placement]);
+               o->check_path, s->n_stage, s->n_micro,
+               zb_placement_str(s->placement));
     } else {
         zb_fail_in(st, "%s", o->check_path);
         report(st);
@@ -223,50 +262,80 @@ static double largest(const double *x, int n)
     return max;
 }
 
-static void print_compared(const char *planner, const struct zb_schedule *s,
-                           FILE *f)
+static void print_head(FILE *f)
 {
-    fprintf(f, "%-16s %12.10g %9.2f %12.10g %14.12g %10.2f\n", planner,
-            s->makespan, 100 * s->bubble_rate, s->span,
-            largest(s->peak_mem, s->n_stage), s->plan_ms);
+    fprintf(f, "%-16s %12s %9s %8s %12s %14s %9s %10s\n", "planner", "makespan",
+            "bubble %", "gap %", "span", "peak memory", "peak", "plan ms");
+}
+
+/* `whole`: the memory that --max-mem 1x means. */
+static void print_compared(const char *planner, const struct zb_schedule *s,
+                           double whole, FILE *f)
+{
+    double value = s->objective == ZB_PLAN_STEADY ? s->span : s->makespan;
+    double peak = largest(s->peak_mem, s->n_stage);
+    char gap[32] = "-", times[32] = "-";
+
+    if (s->lower_bound > 0) {
+        snprintf(gap, sizeof(gap), "%.2f", 100 * (value / s->lower_bound - 1));
+    }
+    if (whole > 0) {
+        snprintf(times, sizeof(times), "%.3fx", peak / whole);
+    }
+    fprintf(f, "%-16s %12.10g %9.2f %8s %12.10g %14.12g %9s %10.2f\n", planner,
+            s->makespan, 100 * s->bubble_rate, gap, s->span, peak, times,
+            s->plan_ms);
 }
 
 /* One planner on the 2P chunks the options describe: where a stage has one
- * chunk, it is two of those. */
+ * chunk, it is two of those. A planner that can not do it says why; *n_made
+ * counts those that can. */
 static enum zb_status compare_one(const struct zbplan_opts *o,
-                                  const char *planner, FILE *f)
+                                  const char *planner, FILE *f, int *n_made)
 {
     enum zb_placement placement = ZB_PLACE_V;
     struct zb_plan_input in = {0};
     struct zb_schedule *s = NULL;
     enum zb_status st;
+    double whole;
     int n_chunk = 0;
 
     ZB_TRY(zb_planner_shape(planner, &placement, &n_chunk));
     ZB_TRY(zbplan_opts_input(o, placement, n_chunk, n_chunk == 1,
-                             is_limited_by_default(planner, placement), &in));
-    st = zb_plan_make(planner, &in, NULL, &s);
+                             is_limited_by_default(planner), &in));
+    st = zb_plan_make(planner, &in, &o->search, &s);
+    whole = zbplan_memory_unit(&in, n_chunk == 1);
     zb_plan_input_release(&in);
-    if (st == ZB_EINFEASIBLE) {
+    if (st == ZB_OK) {
+        print_compared(planner, s, whole, f);
+        (*n_made)++;
+    } else if (st != ZB_ENOMEM) {
         fprintf(f, "%-16s %s\n", planner, zb_error_text());
-        return ZB_OK;
+        *n_made += st == ZB_EINFEASIBLE;
+        st = ZB_OK;
     }
-    ZB_TRY(st);
-    print_compared(planner, s, f);
     zb_schedule_free(s);
-    return ZB_OK;
+    return st;
 }
 
+/* What every planner refuses is wrong with the options. */
 static enum zb_status compare(const struct zbplan_opts *o)
 {
     enum zb_status st = ZB_OK;
     struct sink k;
+    int n_made = 0;
 
     ZB_TRY(sink_open(&k, o->output));
-    fprintf(k.f, "%-16s %12s %9s %12s %14s %10s\n", "planner", "makespan",
-            "bubble %", "span", "peak memory", "plan ms");
+    fprintf(k.f,
+            "%d stages, %d microbatches, objective %s; peak: as a "
+            "multiple of 2P * F memory\n",
+            o->n_stage, o->n_micro, zb_plan_objective_str(o->search.objective));
+    print_head(k.f);
     for (int i = 0; zb_planner_name(i) != NULL && st == ZB_OK; i++) {
-        st = compare_one(o, zb_planner_name(i), k.f);
+        st = compare_one(o, zb_planner_name(i), k.f, &n_made);
+    }
+    if (st == ZB_OK && n_made == 0) {
+        st = ZB_EINVAL;
     }
     return sink_close(&k, st);
 }

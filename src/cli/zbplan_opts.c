@@ -2,6 +2,7 @@
 #include "config.h"
 #include "cli/zbplan_opts.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
@@ -28,6 +29,7 @@ enum {
     OPT_SEED,
     OPT_BUDGET,
     OPT_TIME_LIMIT,
+    OPT_MESSAGES,
     OPT_CHECK,
     OPT_COMPARE
 };
@@ -39,15 +41,21 @@ struct row {
     const char *help;
 };
 
+static const char *format_name(int i)
+{
+    return i < ZB_N_PLAN_FORMATS ? zb_plan_format_str((enum zb_plan_format)i)
+                                 : NULL;
+}
+
 static const struct row rows[] = {
     {'p', "stages", "P", "how many stages (devices)"},
     {'m', "microbatches", "M", "how many microbatches"},
     {OPT_PLANNER, "planner", "NAME",
-     "zbv (default), get_v_schedule, 1f1b, gpipe\nor file:PATH"},
+     "who makes the schedule: file:PATH, or one of\n"},
     {OPT_COST, "cost", "F,B,W,C", "time of F, B, W and of a message (1,1,1,0)"},
     {OPT_F_COST, "f-cost", "LIST",
-     "time of F per chunk in model order (2P values\n"
-     "for a V, P for 1f1b and gpipe)"},
+     "time of F per chunk in model order (2P values,\n"
+     "P where a stage has one chunk)"},
     {OPT_B_COST, "b-cost", "LIST", "the same of B"},
     {OPT_W_COST, "w-cost", "LIST", "the same of W"},
     {OPT_C_COST, "c-cost", "C", "time of a message"},
@@ -61,12 +69,17 @@ static const struct row rows[] = {
      "most memory of a stage: absolute, a multiple of\n"
      "2P * F memory (1.0x, the default of zbv), none, or\n"
      "a list with one value per stage"},
-    {OPT_OBJECTIVE, "objective", "NAME", "step (default); steady (not yet)"},
-    {OPT_SEED, "seed", "N", "of a search (not yet)"},
-    {OPT_BUDGET, "budget", "MOVES", "of a search (not yet)"},
-    {OPT_TIME_LIMIT, "time-limit", "MS", "of a search (not yet)"},
-    {'f', "format", "NAME",
-     "text (default), json or nodes;\ntorch, svg, trace (not yet)"},
+    {OPT_OBJECTIVE, "objective", "NAME",
+     "what a search makes small: step (default), the\n"
+     "makespan, or steady, the span"},
+    {OPT_SEED, "seed", "N", "of a search (0)"},
+    {OPT_BUDGET, "budget", "MOVES",
+     "how far a search goes (about 2 s of one core);\n"
+     "0: no search"},
+    {OPT_TIME_LIMIT, "time-limit", "MS",
+     "end a search after so many milliseconds (0: none)"},
+    {'f', "format", "NAME", "of the output, text (default) or another of\n"},
+    {OPT_MESSAGES, "messages", NULL, "svg: draw the messages too"},
     {'o', "output", "FILE", "write there instead of standard output"},
     {OPT_CHECK, "check", "FILE",
      "verify a schedule file: exit status 0 if it is\n"
@@ -86,6 +99,30 @@ void zbplan_opts_usage(FILE *f)
           f);
 }
 
+#define HELP_COLUMN 29 /* where the texts of the options begin */
+#define HELP_WIDTH 78
+
+/* "zbv, 1f1b, ..." in lines of their own. */
+static void print_choice(const char *(*choice)(int i), FILE *f)
+{
+    int column = HELP_WIDTH;
+
+    for (int i = 0; choice(i) != NULL; i++) {
+        const char *end = choice(i + 1) != NULL ? "," : "";
+        int n = (int)(strlen(choice(i)) + strlen(end));
+
+        if (column + 1 + n > HELP_WIDTH) {
+            fprintf(f, "%s%*s", i > 0 ? "\n" : "", HELP_COLUMN, "");
+            column = HELP_COLUMN;
+        } else {
+            fputc(' ', f);
+            column++;
+        }
+        column += fprintf(f, "%s%s", choice(i), end);
+    }
+    fputc('\n', f);
+}
+
 /* "  -f, --format NAME" in a column of its own, then the help lines. */
 static void print_row(const struct row *row, FILE *f)
 {
@@ -100,9 +137,14 @@ static void print_row(const struct row *row, FILE *f)
     while (*line != '\0') {
         int len = (int)strcspn(line, "\n");
 
-        fprintf(f, "%-29s%.*s\n", left, len, line);
+        fprintf(f, "%-*s%.*s\n", HELP_COLUMN, left, len, line);
         left[0] = '\0';
         line += len + (line[len] == '\n');
+    }
+    if (row->key == OPT_PLANNER) {
+        print_choice(zb_planner_name, f);
+    } else if (row->key == 'f') {
+        print_choice(format_name, f);
     }
 }
 
@@ -260,65 +302,59 @@ static enum zb_status parse_max_mem(const char *text, struct zbplan_list *out)
     return st;
 }
 
-static enum zb_status parse_format(const char *text,
-                                   enum zb_plan_format *format_out)
+static enum zb_status parse_objective(const char *text,
+                                      enum zb_plan_objective *objective_out)
 {
-    static const char *const names[] = {[ZB_PLAN_TEXT] = "text",
-                                        [ZB_PLAN_JSON] = "json",
-                                        [ZB_PLAN_NODES] = "nodes"};
-    static const char *const later[] = {"torch", "svg", "trace"};
+    for (int i = ZB_PLAN_STEP; i <= ZB_PLAN_STEADY; i++) {
+        enum zb_plan_objective one = (enum zb_plan_objective)i;
 
-    for (size_t i = 0; i < ZB_COUNT_OF(names); i++) {
-        if (strcmp(text, names[i]) == 0) {
-            *format_out = (enum zb_plan_format)i;
+        if (strcmp(text, zb_plan_objective_str(one)) == 0) {
+            *objective_out = one;
             return ZB_OK;
         }
     }
-    for (size_t i = 0; i < ZB_COUNT_OF(later); i++) {
-        if (strcmp(text, later[i]) == 0) {
-            return zb_fail(ZB_EINVAL, "format %s is not built yet", text);
-        }
-    }
-    return zb_fail(ZB_EINVAL, "unknown format '%.64s': text, json or nodes",
+    return zb_fail(ZB_EINVAL, "unknown objective '%.64s': step or steady",
                    text);
 }
 
-/* The planners of the manual that come later get a message of their own. */
-static enum zb_status check_planner(const char *name)
+/* A whole number of 64 bits. */
+static enum zb_status parse_large(const char *name, const char *text,
+                                  uint64_t most, uint64_t *value_out)
 {
-    static const char *const later[] = {"interleaved", "zb-h1", "zb-h2",
-                                        "v-half",      "v-min", "pytorch-zbv",
-                                        "dualpipev"};
+    char *end;
+    unsigned long long value;
 
-    for (size_t i = 0; i < ZB_COUNT_OF(later); i++) {
-        if (strcmp(name, later[i]) == 0) {
-            return zb_fail(ZB_EINVAL, "planner %s is not built yet", name);
-        }
+    errno = 0;
+    value = strtoull(text, &end, 10);
+    if (!isdigit((unsigned char)text[0]) || *end != '\0' || errno != 0 ||
+        value > most) {
+        return zb_fail(ZB_EINVAL,
+                       "--%s '%.64s' is not a whole number from 0 to %llu",
+                       name, text, (unsigned long long)most);
     }
+    *value_out = value;
     return ZB_OK;
 }
 
-/* Options of a search that does not exist yet: 0 asks for nothing. */
-static enum zb_status refuse_number(const char *name, const char *text)
+static enum zb_status parse_budget(const char *text, int64_t *moves_out)
 {
-    int value = 0;
+    uint64_t value = 0;
 
-    ZB_TRY(parse_count(name, text, 0, &value));
-    return value == 0 ? ZB_OK
-                      : zb_fail(ZB_EINVAL,
-                                "--%s %s: no planner searches yet, this is "
-                                "not built yet",
-                                name, text);
+    ZB_TRY(parse_large("budget", text, INT64_MAX, &value));
+    *moves_out = (int64_t)value;
+    return ZB_OK;
 }
 
-static enum zb_status parse_objective(const char *text)
+static enum zb_status parse_time_limit(const char *text, double *ms_out)
 {
-    if (strcmp(text, "step") == 0) {
-        return ZB_OK;
+    double value;
+
+    if (!parse_number(text, strlen(text), &value) || value < 0) {
+        return zb_fail(ZB_EINVAL, "--time-limit '%.64s' is not a number >= 0",
+                       text);
     }
-    return strcmp(text, "steady") == 0
-               ? zb_fail(ZB_EINVAL, "objective steady is not built yet")
-               : zb_fail(ZB_EINVAL, "unknown objective '%.64s': step", text);
+    *ms_out = value;
+    return ZB_OK;
 }
 
 static enum zb_status parse_c_cost(const char *text, double *c_cost_out)
@@ -342,7 +378,7 @@ static enum zb_status take_option(struct zbplan_opts *o, int key,
         return parse_count("microbatches", arg, 1, &o->n_micro);
     case OPT_PLANNER:
         o->planner = arg;
-        return check_planner(arg);
+        return ZB_OK;
     case OPT_COST:
         return parse_triple("cost", arg, o->cost, &o->c_cost);
     case OPT_F_COST:
@@ -366,15 +402,18 @@ static enum zb_status take_option(struct zbplan_opts *o, int key,
     case OPT_MAX_MEM:
         return parse_max_mem(arg, &o->max_mem);
     case OPT_OBJECTIVE:
-        return parse_objective(arg);
+        return parse_objective(arg, &o->search.objective);
     case OPT_SEED:
-        return refuse_number("seed", arg);
+        return parse_large("seed", arg, UINT64_MAX, &o->search.seed);
     case OPT_BUDGET:
-        return refuse_number("budget", arg);
+        return parse_budget(arg, &o->search.budget);
     case OPT_TIME_LIMIT:
-        return refuse_number("time-limit", arg);
+        return parse_time_limit(arg, &o->search.time_limit_ms);
+    case OPT_MESSAGES:
+        o->has_messages = 1;
+        return ZB_OK;
     case 'f':
-        return parse_format(arg, &o->format);
+        return zb_plan_format_find(arg, &o->format);
     case 'o':
         o->output = arg;
         return ZB_OK;
@@ -419,6 +458,7 @@ enum zb_status zbplan_opts_parse(struct zbplan_opts *o, int argc, char **argv)
     int key;
 
     *o = (struct zbplan_opts){.planner = "zbv", .format = ZB_PLAN_TEXT};
+    zb_plan_opts_init(&o->search);
     fill_getopt(longs, shorts);
     opterr = 0;
     optind = 1;
@@ -491,9 +531,14 @@ static double mean(const double *x, int n)
     return sum / n;
 }
 
-static enum zb_status set_limits(const struct zbplan_opts *o, int n_virtual,
-                                 int is_pair, int is_limited,
-                                 struct zb_plan_input *in)
+double zbplan_memory_unit(const struct zb_plan_input *in, int is_pair)
+{
+    return 2 * in->n_stage * mean(in->f_mem, in->n_stage * in->n_chunk) /
+           (is_pair ? 2 : 1);
+}
+
+static enum zb_status set_limits(const struct zbplan_opts *o, int is_pair,
+                                 int is_limited, struct zb_plan_input *in)
 {
     static const struct zbplan_list none;
     double one = 1, whole;
@@ -506,7 +551,7 @@ static enum zb_status set_limits(const struct zbplan_opts *o, int n_virtual,
         return zb_fail(ZB_EINVAL, "--max-mem has %d values: must be 1 or %d",
                        l->n, in->n_stage);
     }
-    whole = 2 * in->n_stage * mean(in->f_mem, n_virtual) / (is_pair ? 2 : 1);
+    whole = zbplan_memory_unit(in, is_pair);
     for (int i = 0; i < in->n_stage && l->n > 0; i++) {
         in->max_mem[i] = l->x[l->n == 1 ? 0 : i] * (l->is_factor ? whole : 1);
     }
@@ -527,7 +572,7 @@ static enum zb_status fill_input(const struct zbplan_opts *o, int is_pair,
         ZB_TRY(spread(mem_names[i], &o->mem[i], n, is_pair, mem[i]));
     }
     in->c_cost = o->c_cost;
-    return set_limits(o, n, is_pair, is_limited, in);
+    return set_limits(o, is_pair, is_limited, in);
 }
 
 enum zb_status zbplan_opts_input(const struct zbplan_opts *o,

@@ -31,6 +31,8 @@ struct zbplan_opts {
     const char *check_path;
     const char *output; /* NULL: standard output */
     enum zb_plan_format format;
+    int has_messages; /* in a drawing */
+    struct zb_plan_opts search;
     /* Time and memory of F, B, W; either one value or one per chunk. */
     struct zbplan_list cost[3], mem[3];
     double c_cost;
@@ -38,7 +40,7 @@ struct zbplan_opts {
 };
 
 /* Parse. ZB_EINVAL with a text for a wrong or missing value and for what is not
- * built yet. Release in every case. */
+ * built. Release in every case. */
 enum zb_status zbplan_opts_parse(struct zbplan_opts *o, int argc,
                                  char **argv) ZB_CHECKED;
 void zbplan_opts_release(struct zbplan_opts *o);
@@ -53,5 +55,9 @@ enum zb_status zbplan_opts_input(const struct zbplan_opts *o,
                                  enum zb_placement placement, int n_chunk,
                                  int is_pair, int is_limited,
                                  struct zb_plan_input *in_out) ZB_CHECKED;
+
+/* What --max-mem 1x means for such an input: 2P times the mean memory of F of
+ * the chunks the options speak of. */
+double zbplan_memory_unit(const struct zb_plan_input *in, int is_pair);
 
 #endif

@@ -1,49 +1,32 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # zbplan as a command: exit statuses, formats, checking, refusals.
-set -u
-: "${builddir:=.}" "${srcdir:=.}"
-zbplan=$builddir/zbplan
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/zbplan.XXXXXX") || exit 99
-trap 'rm -rf "$tmp"' EXIT
-n_bad=0
+. "${srcdir:-.}/tests/cli/lib.sh"
+srcdir=$(cd "$srcdir" && pwd)
+cd "$tmp" || exit 99
 
-fail() {
-    echo "FAIL: $*"
-    n_bad=$((n_bad + 1))
-}
-
-# run STATUS ARGUMENTS...: run zbplan, compare its exit status.
+# run STATUS ARGUMENTS...: run zbplan; a message exactly if it fails.
 run() {
-    want=$1
-    shift
-    "$zbplan" "$@" >"$tmp/out" 2>"$tmp/err"
-    got=$?
-    [ $got -eq "$want" ] || {
-        fail "zbplan $* exits $got instead of $want"
-        cat "$tmp/err"
-    }
-    if [ "$want" -eq 0 ]; then
-        [ ! -s "$tmp/err" ] || fail "zbplan $* writes to standard error"
+    plan "$@"
+    if [ "$1" -eq 0 ]; then
+        [ ! -s stderr ] || fail "zbplan $* writes to standard error"
     else
-        grep -q '^zbplan: .' "$tmp/err" || fail "zbplan $* gives no message"
+        grep -q '^zbplan: .' stderr || fail "zbplan $* gives no message"
     fi
 }
 
-out() { grep -q -e "$1" "$tmp/out" || { fail "output lacks: $1"; cat "$tmp/out"; }; }
-err() { grep -q -e "$1" "$tmp/err" || { fail "message lacks: $1"; cat "$tmp/err"; }; }
-
 # Plans.
 run 0 -p 4 -m 8
-out 'makespan 51, span 48, lower bound 51'
-[ "$(grep -c '^[0-3] |' "$tmp/out")" -eq 4 ] || fail "not one row per stage"
+out 'makespan 51, span 48, lower bound 51 (gap 0.00 %)'
+out 'objective step (makespan)'
+[ "$(grep -c '^[0-3] |' "$tmp/stdout")" -eq 4 ] || fail "not one row per stage"
 run 0 -p 4 -m 8 -f json
 out '"planner":"zbv","n_stage":4,"n_micro":8,"placement":"v","objective":"step"'
 out '"makespan":51,"span":48,"lower_bound":51'
 out '"peak_mem":\[2424832,2424832,2424832,2424832\]'
 out '{"type":"F","chunk":0,"mb":0,"start":0,"end":1}'
 run 0 -p 2 -m 2 --planner get_v_schedule -f nodes
-[ "$(wc -l <"$tmp/out")" -eq 44 ] || fail "not 44 nodes"
+[ "$(wc -l <"$tmp/stdout")" -eq 44 ] || fail "not 44 nodes"
 out '^0 F 0 0 0 1 0$'
 out '^1 SEND_POST_VALIDATION 0 0 '
 run 0 -p 3 -m 5 --planner 1f1b -f json
@@ -58,10 +41,13 @@ out '"lower_bound":37.5'
 run 0 -p 1 -m 3
 run 0 -p 5 -m 2
 run 0 --planner zbv --objective step --seed 0 --budget 0 --time-limit 0 -p 2 -m 2
+run 0 -p 3 -m 4 --objective steady --seed 18446744073709551615 --budget 10 \
+    --time-limit 0.5 -f json
+out '"objective":"steady"'
 
 # Memory: a limit is kept, or the least one is named.
 run 0 -p 4 -m 8 --max-mem 0.5x -f json
-for x in $(sed -n 's/.*"peak_mem":\[\(.*\)\],*/\1/p' "$tmp/out" | tr , ' '); do
+for x in $(sed -n 's/.*"peak_mem":\[\(.*\)\],*/\1/p' "$tmp/stdout" | tr , ' '); do
     [ "$x" -le 1212416 ] || fail "peak $x above the limit"
 done
 run 1 -p 4 -m 8 --max-mem 600000
@@ -75,9 +61,9 @@ run 0 -p 4 -m 32 --planner gpipe
 
 # Files: write, check, plan from them.
 for planner in zbv get_v_schedule 1f1b gpipe; do
-    for format in json nodes; do
+    for format in json nodes torch; do
         run 0 -p 3 -m 6 --planner $planner --cost 3,4,2,1 -f $format -o "$tmp/s"
-        [ ! -s "$tmp/out" ] || fail "-o also writes to standard output"
+        [ ! -s "$tmp/stdout" ] || fail "-o also writes to standard output"
         run 0 --check "$tmp/s"
         out "legal: 3 stages, 6 microbatches"
         run 0 --planner "file:$tmp/s" --cost 3,4,2,1 -f json
@@ -120,11 +106,66 @@ fi
 cmp -s "$tmp/s" "$tmp/kept" || fail "a schedule file changed"
 [ -z "$(find "$tmp" -name '*.tmp*')" ] || fail "temporary files stay"
 
+# What PyTorch reads, and a file without its last row's first F.
+run 0 -p 2 -m 2 --planner 1f1b -f torch
+out '^0F0,0F1,0B0,0B1$'
+out '^1F0,1B0,1F1,1B1$'
+printf '0F0,0B0\n1B0,1F0\n' >"$tmp/bad"
+run 1 --check "$tmp/bad"
+err 'stage 1, node 0 (BW chunk 0 mb 0) comes before its F'
+printf '0F0,0B0\n1F0,1Z0\n' >"$tmp/bad"
+run 1 --check "$tmp/bad"
+err "$tmp/bad: line 2: action '1Z0'"
+
+# Drawings.
+run 0 -p 8 -m 32 -f svg
+out '^<?xml version'
+out '>lighter: \|>dark: chunk 0, light: chunk 1; number: microbatch<'
+out 'peak 4849664, limit 4849664'
+out '^</svg>$'
+cp stdout svg1
+run 0 -p 8 -m 32 -f svg -o svg2
+cmp -s svg1 svg2 || fail "the same drawing has other bytes"
+if command -v xmllint >/dev/null; then
+    xmllint --noout --nonet svg1 || fail "the drawing is no XML"
+fi
+run 0 -p 3 -m 4 -f svg --messages
+out '<line class="m"'
+run 0 -p 3 -m 4 -f trace
+out '"name":"stage 2"'
+out '"name":"B1.3"'
+
+# Colours and a fitting width on a terminal, neither in files.
+esc=$(printf '\033')
+run 0 -p 4 -m 8
+! grep -q "$esc" stdout || fail "colours in a pipe"
+on_terminal() {
+    script -qec "$*" /dev/null </dev/null >stdout 2>&1 || fail "$* on a terminal"
+}
+if script -qec 'test -t 1' /dev/null </dev/null >/dev/null 2>&1; then
+    on_terminal "stty cols 60; TERM=xterm NO_COLOR= '$zbplan' -p 4 -m 32"
+    grep -q "$esc\\[38;5;" stdout || fail "no colours on a terminal"
+    on_terminal "stty cols 60; TERM=xterm NO_COLOR=1 '$zbplan' -p 4 -m 32"
+    ! grep -q "$esc" stdout || fail "colours in spite of NO_COLOR"
+    [ "$(grep '^[0-3] |' stdout | tr -d '\r' | awk 'length > 60' | wc -l)" \
+        -eq 0 ] || fail "rows wider than the terminal"
+    [ "$(grep -c '^[0-3] |' stdout)" -eq 4 ] || fail "not one row per stage"
+    on_terminal "TERM=dumb NO_COLOR= '$zbplan' -p 4 -m 32"
+    ! grep -q "$esc" stdout || fail "colours in spite of TERM=dumb"
+fi
+
 # All planners in one table.
 run 0 -p 4 -m 8 --compare --cost 12,14,9,1
-for planner in planner zbv get_v_schedule 1f1b gpipe; do
-    out "^$planner "
+out '^4 stages, 8 microbatches, objective step; peak: '
+out '^planner  *makespan  *bubble %  *gap %  *span  *peak memory  *peak  *plan ms'
+for planner in zbv get_v_schedule 1f1b gpipe; do
+    out "^$planner .*x  *[0-9.]*\$"
 done
+run 0 -p 4 -m 8 --compare --max-mem 0.8x
+out '^gpipe  *memory limit .* planner gpipe needs '
+run 2 -p 4 -m 8 --compare --cost 1,-1,1,0
+err 'B cost of virtual stage 0 is -2'
+run 0 -p 4 -m 8 --compare --cost 12,14,9,1
 out '^1f1b  *786 '
 
 # Usage.
@@ -147,6 +188,7 @@ err 'more than this program plans'
 run 2 -p 4 -m 4 --planner nonsense
 err "unknown planner 'nonsense'"
 run 2 -p 4 -m 4 -f nonsense
+err "unknown format 'nonsense': text, json, nodes, torch, svg or trace"
 run 2 -p 4 -m 4 --cost 1,1,1
 err "has 3 values: must be F,B,W,C"
 run 2 -p 4 -m 4 --cost 1,1,,1
@@ -164,38 +206,35 @@ err 'unknown option --nonsense'
 run 2 -p
 err '-p needs a value'
 
+for option in --seed --budget; do
+    for value in -1 x 1.5 '' 99999999999999999999; do
+        run 2 -p 4 -m 8 $option "$value"
+        err "$option '.*' is not a whole number"
+    done
+done
+run 2 -p 4 -m 8 --budget 18446744073709551615
+run 2 -p 4 -m 8 --time-limit -1
+err "'-1' is not a number >= 0"
+run 2 -p 4 -m 8 --objective fast
+err "unknown objective 'fast': step or steady"
+
 # What comes later says so.
-for planner in interleaved zb-h1 zb-h2 v-half v-min pytorch-zbv dualpipev; do
-    run 2 -p 4 -m 8 --planner $planner
-    err "planner $planner is not built yet"
-done
-for format in torch svg trace; do
-    run 2 -p 4 -m 8 -f $format
-    err "format $format is not built yet"
-done
-run 2 -p 4 -m 8 --objective steady
-err 'not built yet'
-for option in --seed --budget --time-limit; do
-    run 2 -p 4 -m 8 $option 7
-    err 'not built yet'
-done
 run 2 config.ini
 err 'config.ini: .*not built yet'
 
 # The manual names every option, and its examples run.
 man=$srcdir/man/zbplan.1
-"$zbplan" --help | sed -n 's/^ .*--\([a-z-]*\) .*/\1/p' >"$tmp/options"
-[ "$(wc -l <"$tmp/options")" -gt 20 ] || fail "--help lists too few options"
+"$zbplan" --help | sed -n 's/^ .*--\([a-z-]*\) .*/\1/p' >options
+[ "$(wc -l <options)" -gt 20 ] || fail "--help lists too few options"
 while read -r option; do
     grep -q "Fl Fl $option" "$man" || fail "the manual lacks --$option"
-done <"$tmp/options"
-grep '^\.Dl \$ zbplan' "$man" | sed 's/^\.Dl \$ zbplan//' >"$tmp/examples"
-[ "$(wc -l <"$tmp/examples")" -ge 4 ] || fail "the manual has no examples"
-bin=$(cd "$builddir" && pwd)/zbplan
+done <options
+grep '^\.Dl \$ zbplan' "$man" | sed 's/^\.Dl \$ zbplan//' >examples
+[ "$(wc -l <examples)" -ge 4 ] || fail "the manual has no examples"
 while read -r arguments; do
     # shellcheck disable=SC2086
-    (cd "$tmp" && "$bin" $arguments) >/dev/null 2>&1 ||
+    "$zbplan" $arguments >/dev/null 2>&1 ||
         fail "example of the manual: zbplan $arguments"
-done <"$tmp/examples"
+done <examples
 
-[ $n_bad -eq 0 ] || exit 1
+finish
