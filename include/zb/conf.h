@@ -179,6 +179,7 @@ struct zb_conf_parallel {
 
 struct zb_conf_schedule {
     int costs; /* enum zb_conf_costs */
+    char *cost_cache; /* resolved path; "auto"; NULL: none */
     /* costs = given: 1 entry or one per chunk in model order; c_cost 1. */
     struct zb_conf_doubles f_cost, b_cost, w_cost, c_cost;
     struct zb_conf_mem max_mem;

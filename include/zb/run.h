@@ -39,6 +39,13 @@ struct zb_worker;
 
 enum zb_cut_mode { ZB_CUT_AUTO, ZB_CUT_UNIFORM, ZB_CUT_LIST };
 
+/* Where the planner's times come from. */
+enum zb_costs_mode {
+    ZB_COSTS_MODEL,    /* operations and bytes over rates */
+    ZB_COSTS_MEASURED, /* every layer is run on the devices first */
+    ZB_COSTS_GIVEN     /* f_cost, b_cost and w_cost below */
+};
+
 enum zb_loss_average {
     ZB_LOSS_PER_TOKEN,     /* sum over counted elements / their number */
     ZB_LOSS_PER_MICROBATCH /* mean of the microbatches' means */
@@ -57,8 +64,14 @@ struct zb_session_opts {
     enum zb_cut_mode cut;
     const int *layers_per_chunk; /* ZB_CUT_LIST: [n_virtual], model order */
     int n_layers_per_chunk;      /* its length; 0: as it must be */
-    /* Costs of the planner per virtual stage, model order; NULL: from
-     * the table of costs. n_costs is 1 (for all) or n_virtual. */
+    enum zb_costs_mode costs;
+    /* Folder for what was measured, made when missing; NULL: nothing is kept,
+     * and the model's costs are taken over rates that are the same everywhere.
+     */
+    const char *cost_cache;
+    /* Costs of the planner per virtual stage, model order; NULL: as `costs`
+     * says. n_costs is 1 (for all) or n_virtual. Of ZB_COSTS_MODEL and
+     * ZB_COSTS_MEASURED the unit is the mean F. */
     const double *f_cost, *b_cost, *w_cost;
     int n_costs;
     double c_cost;
@@ -159,6 +172,12 @@ enum zb_status zb_train_step(struct zb_session *s,
 
 const struct zb_schedule *zb_session_schedule(const struct zb_session *s);
 const struct zb_model *zb_session_model(const struct zb_session *s);
+/* The costs that were planned with, per chunk, and of a message: in ms and us
+ * where they are known. */
+void zb_session_print_costs(const struct zb_session *s, FILE *f);
+/* How long the nodes of the last training step took, against those costs:
+ * medians over its microbatches. */
+void zb_session_print_cost_errors(const struct zb_session *s, FILE *f);
 const char *zb_session_backend(const struct zb_session *s);
 /* 1: the devices compute nothing; losses, norms and parameters mean nothing. */
 int zb_session_is_simulated(const struct zb_session *s);

@@ -268,14 +268,54 @@ static double at(const struct zb_conf_doubles *list, size_t i)
     return list->item[list->n == 1 ? 0 : i];
 }
 
+/* Where the XDG base directory specification says that caches belong; NULL
+ * where there is no such place. */
+static enum zb_status default_cache(char **dir_out)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+
+    *dir_out = NULL;
+    if (cache != NULL && cache[0] == '/') {
+        *dir_out = zb_format("%s/zbrun", cache);
+    } else if (home != NULL && home[0] == '/') {
+        *dir_out = zb_format("%s/.cache/zbrun", home);
+    } else {
+        return ZB_OK;
+    }
+    return *dir_out == NULL ? ZB_ENOMEM : ZB_OK;
+}
+
+static enum zb_status set_cost_cache(struct zbrun_job *job)
+{
+    const char *dir = job->conf->schedule.cost_cache;
+
+    if (dir != NULL && strcmp(dir, "auto") == 0) {
+        ZB_TRY(default_cache(&job->cost_cache));
+    } else if (dir != NULL) {
+        job->cost_cache = zb_strdup(dir);
+        if (job->cost_cache == NULL) {
+            return ZB_ENOMEM;
+        }
+    }
+    job->session.cost_cache = job->cost_cache;
+    return ZB_OK;
+}
+
 /* Costs that the user gave: one value or one per chunk for each of F, B, W. */
 static enum zb_status set_costs(struct zbrun_job *job)
 {
     const struct zb_conf_schedule *cs = &job->conf->schedule;
     const struct zb_conf_doubles *list[3] = {&cs->f_cost, &cs->b_cost,
                                              &cs->w_cost};
+    static const enum zb_costs_mode mode[] = {
+        [ZB_CONF_COSTS_MODEL] = ZB_COSTS_MODEL,
+        [ZB_CONF_COSTS_MEASURED] = ZB_COSTS_MEASURED,
+        [ZB_CONF_COSTS_GIVEN] = ZB_COSTS_GIVEN,
+    };
     size_t n = 1;
 
+    ZB_TRY(set_cost_cache(job));
+    job->session.costs = mode[cs->costs];
     if (cs->c_cost.n > 0) {
         job->session.c_cost = at(&cs->c_cost, 0);
     }
@@ -417,6 +457,7 @@ enum zb_status zbrun_job_init(struct zbrun_job *job,
 
 void zbrun_job_release(struct zbrun_job *job)
 {
+    zb_free(job->cost_cache);
     zb_free(job->per_chunk_costs);
     zb_free(job->pretrained);
     zb_free(job->planner);

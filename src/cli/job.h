@@ -25,6 +25,7 @@ struct zbrun_job {
     char *planner;    /* what session.planner points to */
     char *pretrained; /* what session.pretrained points to, or NULL */
     double *per_chunk_costs;
+    char *cost_cache; /* what session.cost_cache points to, or NULL */
     int64_t rows; /* samples of a step */
     int n_devices;
 };

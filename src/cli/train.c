@@ -365,6 +365,10 @@ enum zb_status zbrun_train(const struct zbrun_job *job,
                                 "are 0 and nothing is evaluated",
                    zb_session_backend(l.s));
         }
+        if (job->opts->verbosity > 0 ||
+            job->session.costs == ZB_COSTS_MEASURED) {
+            zb_session_print_costs(l.s, stderr);
+        }
     }
     l.start_ns = zb_now_ns();
     for (int64_t i = 1; st == ZB_OK && i <= job->conf->train.steps; i++) {
@@ -372,6 +376,9 @@ enum zb_status zbrun_train(const struct zbrun_job *job,
                         : zb_fail(ZB_ESTOPPED,
                                   "stopped by a signal after step %lld",
                                   (long long)i - 1);
+    }
+    if (st == ZB_OK && job->opts->verbosity > 0) {
+        zb_session_print_cost_errors(l.s, stderr);
     }
     return close_loop(&l, st);
 }

@@ -415,7 +415,11 @@ static enum zb_status row_resolve(struct zb_conf *conf,
         base = conf->output.dir;
     }
     if (opt->kind == ZB_OPT_PATH) {
-        return path_resolve(base, field);
+        const char *path = *(char *const *)field;
+        int is_word = path != NULL && opt->word != NULL &&
+                      strcmp(path, opt->word) == 0;
+
+        return is_word ? ZB_OK : path_resolve(base, field);
     }
     if (opt->kind == ZB_OPT_PATHS) {
         struct zb_conf_strings *list = field;

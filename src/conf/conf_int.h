@@ -51,7 +51,8 @@ struct zb_conf_opt {
     const char *help;
     double lo, hi;        /* numbers, each entry of a list: lo <= x <= hi */
     int lo_open, hi_open; /* 1: lo < x, x < hi */
-    const char *word;     /* how word_value is written: "never", "auto" */
+    const char *word;     /* how word_value is written: "never", "auto"; of a
+                             path: a value that is none, kept as it is */
     int word_value;       /* 0; of an I64 also a number below the range */
     const struct zb_conf_choice *choices;
     /* The feature that every value but `idle` asks for, when this version does

@@ -64,7 +64,7 @@ static const struct zb_conf_choice p2p_choices[] = {
 
 static const struct zb_conf_choice costs_choices[] = {
     {"model", ZB_CONF_COSTS_MODEL, NULL},
-    {"measured", ZB_CONF_COSTS_MEASURED, "measured costs"},
+    {"measured", ZB_CONF_COSTS_MEASURED, NULL},
     {"given", ZB_CONF_COSTS_GIVEN, NULL},
     {NULL, 0, NULL},
 };
@@ -225,8 +225,12 @@ static const struct zb_conf_opt table[] = {
              "nothing is padded when tp_size is 1."},
 
     {ROW(schedule, costs, ENUM, "model"), .choices = costs_choices,
-     .help = "Times of F, B and W for the planner: estimated from the model, "
-             "measured, or given below."},
+     .help = "Times of F, B and W for the planner: estimated from the model "
+             "(operations and bytes over the devices' rates), measured layer "
+             "by layer on the devices before planning, or given below."},
+    {ROW(schedule, cost_cache, PATH, "auto"), .word = "auto",
+     .help = "Folder where measured times are kept from run to run, or none; "
+             "auto: zbrun in the user's cache folder."},
     {ROW(schedule, f_cost, DOUBLES, ""), RANGE(0, MANY), .lo_open = 1,
      .help = "Time of F: one value, or one per chunk in model order."},
     {ROW(schedule, b_cost, DOUBLES, ""), RANGE(0, MANY), .lo_open = 1,

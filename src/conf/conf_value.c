@@ -388,7 +388,7 @@ static enum zb_status parse(const struct zb_conf_opt *opt, const char *text,
         v->i64 = opt->word_value; /* the only kind that has one is I64 */
         return ZB_OK;
     }
-    if (opt->word != NULL &&
+    if (opt->word != NULL && opt->kind != ZB_OPT_PATH &&
         (strcmp(text, opt->word) == 0 || is_nothing(text))) {
         text = "0";
     }

@@ -7,7 +7,7 @@
 
 #include "zb/mem.h"
 
-/* ---- layers that are alike ------------------------------------------------ */
+/* ---- layers that are alike ----------------------------------------------- */
 
 /* The kind of the layer that `c` is; takes `c`. */
 static int add_kind(struct zb_layer_kinds *k, struct zb_chunk *c)
@@ -66,7 +66,7 @@ void zb_layer_kinds_release(struct zb_layer_kinds *k)
     memset(k, 0, sizeof(*k));
 }
 
-/* ---- the table ------------------------------------------------------------ */
+/* ---- the table ----------------------------------------------------------- */
 
 enum zb_status zb_costs_new(int n_layers, struct zb_cost_table **t_out)
 {
@@ -124,7 +124,7 @@ const char *zb_cost_source_str(enum zb_cost_source source)
     return text[source];
 }
 
-/* ---- from the model -------------------------------------------------------- */
+/* ---- from the model ------------------------------------------------------ */
 
 struct zb_rates zb_nominal_rates(void)
 {

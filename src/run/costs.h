@@ -2,8 +2,8 @@
  *
  * What a planner is told about time: one table with the time of one microbatch
  * through each layer of the graph, in nanoseconds, from the model or measured
- * on the devices of the run. Costs of chunks are sums of it, so it is made once,
- * before layers are cut into chunks.
+ * on the devices of the run. Costs of chunks are sums of it, so it is made
+ * once, before layers are cut into chunks.
  *
  *     struct zb_cost_table *t;
  *     ZB_TRY(zb_costs_from_model(g, &max, &rates, &optim, &t));
@@ -18,6 +18,7 @@
 
 #include "zb/graph.h"
 #include "zb/optim.h"
+#include "zb/run.h"
 #include "zb/status.h"
 
 /* Times of F, B and W of the largest microbatch, and of what a step does to the
@@ -37,7 +38,7 @@ struct zb_cost_table {
     int n_layers;
     struct zb_layer_cost *layer; /* [n_layers] of the graph, in its order */
     double message_ns;           /* a message between stages, whatever size */
-    double bytes_per_ns;         /* and what each byte adds; INFINITY: nothing */
+    double bytes_per_ns;         /* and what bytes add; INFINITY: nothing */
     enum zb_cost_source source;
 };
 
@@ -58,6 +59,13 @@ enum zb_status zb_costs_from_model(const struct zb_graph *g,
                                    const struct zb_optim *optim,
                                    struct zb_cost_table **t_out) ZB_CHECKED;
 
+/* The table of a run, as opts.costs says: what the cache holds, else what the
+ * devices show if they may be used (`may_run`), else what the model says. */
+enum zb_status zb_costs_make(const struct zb_graph *g,
+                             const struct zb_bind *max,
+                             const struct zb_session_opts *o, int may_run,
+                             struct zb_cost_table **t_out) ZB_CHECKED;
+
 /* Layers [first, end) one after the other. */
 struct zb_layer_cost zb_costs_sum(const struct zb_cost_table *t, int first,
                                   int end);
@@ -67,7 +75,7 @@ double zb_costs_message(const struct zb_cost_table *t, size_t bytes);
 
 const char *zb_cost_source_str(enum zb_cost_source source);
 
-/* ---- layers that are alike ------------------------------------------------ */
+/* ---- layers that are alike ----------------------------------------------- */
 
 /* Every layer of a graph as a chunk of its own, equal ones once. */
 struct zb_layer_kinds {

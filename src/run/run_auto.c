@@ -192,9 +192,10 @@ static enum zb_status run_contest(struct contest *c)
 
 enum zb_status zb_run_plan_fastest(const struct zb_model *model,
                                    const struct zb_session_opts *o,
+                                   struct zb_cost_table **costs,
                                    struct zb_run_plan **p_out)
 {
-    struct contest c = {.model = model, .o = o};
+    struct contest c = {.model = model, .o = o, .costs = *costs};
     enum zb_status st = ZB_ENOMEM;
 
     c.row = zb_alloc_array((size_t)n_planners(), sizeof(*c.row));
@@ -206,7 +207,7 @@ enum zb_status zb_run_plan_fastest(const struct zb_model *model,
     } else {
         zb_run_plan_free(c.best);
     }
-    zb_costs_free(c.costs);
+    *costs = c.costs;
     zb_free(c.row);
     return st;
 }

@@ -115,9 +115,16 @@ struct zb_run_plan {
     int n_rows;
 };
 
+/* Touches no device. */
 enum zb_status zb_run_plan_new(const struct zb_model *model,
                                const struct zb_session_opts *o,
                                struct zb_run_plan **p_out) ZB_CHECKED;
+/* The same, but measures on the devices what opts.costs asks for and the cache
+ * does not hold. */
+enum zb_status zb_run_plan_new_on_devices(const struct zb_model *model,
+                                          const struct zb_session_opts *o,
+                                          struct zb_run_plan **p_out)
+    ZB_CHECKED;
 /* With one planner, not "auto", of checked options. *costs is the table to use,
  * or NULL to have one made; it is taken on success, and else is what there is
  * then. `share`: part of the effort for a cut that this plan may take. */
@@ -129,6 +136,7 @@ void zb_run_plan_free(struct zb_run_plan *p);
 /* ZB_EINFEASIBLE when a stage needs more than opts.device_mem. */
 enum zb_status zb_run_plan_check_memory(const struct zb_run_plan *p) ZB_CHECKED;
 void zb_run_plan_print(const struct zb_run_plan *p, FILE *f);
+void zb_run_plan_print_costs(const struct zb_run_plan *p, FILE *f);
 /* The same as messages of level DEBUG. */
 void zb_run_plan_log(const struct zb_run_plan *p);
 
@@ -174,6 +182,7 @@ int zb_run_cut_tries(double step_ns, size_t n_nodes);
 /* run_auto.c: pp_style = auto. */
 enum zb_status zb_run_plan_fastest(const struct zb_model *model,
                                    const struct zb_session_opts *o,
+                                   struct zb_cost_table **costs,
                                    struct zb_run_plan **p_out) ZB_CHECKED;
 
 enum zb_status zb_layout_init(struct zb_layout *l, const struct zb_run_plan *p,
@@ -328,6 +337,20 @@ enum zb_status zb_worker_begin(struct zb_worker *w,
 enum zb_status zb_worker_run_nodes(struct zb_worker *w,
                                    const struct zb_stage_nodes *nodes)
     ZB_CHECKED;
+
+/* update.c: y = value; y = a parameter's start values, of which neither stage
+ * nor layout matter; *y = sum of x^2. Only enqueued. */
+enum zb_status zb_fill(const struct zb_backend_ops *ops,
+                       struct zb_stream *stream, zb_real *y, int64_t n,
+                       double value, const char *label) ZB_CHECKED;
+enum zb_status zb_fill_param(const struct zb_backend_ops *ops,
+                             struct zb_stream *stream,
+                             const struct zb_param_info *info, uint64_t seed,
+                             zb_real *y, int64_t n) ZB_CHECKED;
+enum zb_status zb_sum_squares(const struct zb_backend_ops *ops,
+                              struct zb_stream *stream, const zb_real *x,
+                              int64_t n, double *y,
+                              const char *label) ZB_CHECKED;
 
 /* update.c: gradients and parameters on the worker. */
 enum zb_status zb_worker_fill(struct zb_worker *w, zb_real *y, int64_t n,

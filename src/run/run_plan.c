@@ -14,17 +14,17 @@ static enum zb_status check_costs(const struct zb_run_plan *p)
     int is_given =
         p->o.f_cost != NULL || p->o.b_cost != NULL || p->o.w_cost != NULL;
 
+    if (p->o.costs == ZB_COSTS_GIVEN &&
+        (p->o.f_cost == NULL || p->o.b_cost == NULL || p->o.w_cost == NULL)) {
+        return zb_fail(ZB_EINVAL, "costs are to be given, but %s are not",
+                       p->o.f_cost == NULL   ? "those of F"
+                       : p->o.b_cost == NULL ? "those of B"
+                                             : "those of W");
+    }
     return is_given && p->o.n_costs != 1 && p->o.n_costs != p->n_virtual
                ? zb_fail(ZB_EINVAL, "costs of %d chunks, but there are %d",
                          p->o.n_costs, p->n_virtual)
                : ZB_OK;
-}
-
-static enum zb_status make_costs(struct zb_run_plan *p)
-{
-    struct zb_rates rates = zb_nominal_rates();
-
-    return zb_costs_from_model(p->g, &p->max, &rates, &p->o.optim, &p->costs);
 }
 
 static double given_or(const double *given, int n_given, int v, double other)
@@ -34,6 +34,21 @@ static double given_or(const double *given, int n_given, int v, double other)
 
 /* An empty chunk still takes the time of a copy; planners need F > 0. */
 #define LEAST_COST 0.01
+
+/* The planner knows one time for all messages. */
+static double slowest_message(const struct zb_run_plan *p)
+{
+    double most = 0;
+
+    for (int ch = 0; ch < zb_n_channels(p); ch++) {
+        if (zb_stage_of(p, zb_channel_from(ch)) !=
+            zb_stage_of(p, zb_channel_to(ch))) {
+            most = fmax(most,
+                        zb_costs_message(p->costs, zb_channel_bytes(p, ch)));
+        }
+    }
+    return most;
+}
 
 /* In units of the mean F: only ratios matter to a planner. */
 void zb_run_fill_costs(struct zb_run_plan *p)
@@ -53,7 +68,9 @@ void zb_run_fill_costs(struct zb_run_plan *p)
         p->in.w_cost[v] =
             given_or(p->o.w_cost, p->o.n_costs, v, c.w_ns / unit);
     }
-    p->in.c_cost = p->o.c_cost;
+    p->in.c_cost = p->o.c_cost > 0 || p->o.f_cost != NULL
+                       ? p->o.c_cost
+                       : slowest_message(p) / unit;
     p->unit_ns = p->o.f_cost == NULL ? unit : 0;
 }
 
@@ -187,9 +204,6 @@ static enum zb_status fill(struct zb_run_plan *p)
                               p->n_chunk));
     ZB_TRY(check_costs(p));
     ZB_TRY(alloc_arrays(p));
-    if (p->costs == NULL) {
-        ZB_TRY(make_costs(p));
-    }
     find_uses(p);
     ZB_TRY(zb_run_choose_cut(p));
     ZB_TRY(name_things(p));
@@ -198,20 +212,44 @@ static enum zb_status fill(struct zb_run_plan *p)
     return zb_run_device_bytes(p, &most);
 }
 
+static struct zb_bind largest_micro(const struct zb_session_opts *o)
+{
+    struct zb_bind max = {.value[ZB_SYM_SEQ] = o->max_seq};
+
+    max.value[ZB_SYM_BATCH] = (o->max_rows + o->n_micro - 1) / o->n_micro;
+    return max;
+}
+
+static enum zb_status plan_new(const struct zb_model *model,
+                               const struct zb_session_opts *o, int may_run,
+                               struct zb_run_plan **p_out)
+{
+    struct zb_cost_table *costs;
+    struct zb_bind max;
+    enum zb_status st;
+
+    ZB_TRY(check_opts(o));
+    max = largest_micro(o);
+    ZB_TRY(zb_costs_make(zb_model_graph(model), &max, o, may_run, &costs));
+    st = strcmp(o->planner, "auto") == 0
+             ? zb_run_plan_fastest(model, o, &costs, p_out)
+             : zb_run_plan_make(model, o, &costs, 1, p_out);
+    zb_costs_free(costs); /* where it failed */
+    return st;
+}
+
 enum zb_status zb_run_plan_new(const struct zb_model *model,
                                const struct zb_session_opts *o,
                                struct zb_run_plan **p_out)
 {
-    struct zb_cost_table *costs = NULL;
-    enum zb_status st;
+    return plan_new(model, o, 0, p_out);
+}
 
-    ZB_TRY(check_opts(o));
-    if (strcmp(o->planner, "auto") == 0) {
-        return zb_run_plan_fastest(model, o, p_out);
-    }
-    st = zb_run_plan_make(model, o, &costs, 1, p_out);
-    zb_costs_free(costs); /* where it failed */
-    return st;
+enum zb_status zb_run_plan_new_on_devices(const struct zb_model *model,
+                                          const struct zb_session_opts *o,
+                                          struct zb_run_plan **p_out)
+{
+    return plan_new(model, o, 1, p_out);
 }
 
 enum zb_status zb_run_plan_make(const struct zb_model *model,
@@ -234,14 +272,14 @@ enum zb_status zb_run_plan_make(const struct zb_model *model,
     p->n_uses = zb_graph_n_uses(p->g);
     p->n_data = zb_graph_n_data(p->g);
     p->n_consts = zb_graph_n_consts(p->g);
-    p->max.value[ZB_SYM_BATCH] = (o->max_rows + o->n_micro - 1) / o->n_micro;
-    p->max.value[ZB_SYM_SEQ] = o->max_seq;
+    p->max = largest_micro(o);
     p->share = share;
     p->costs = *costs;
     p->planner = zb_strdup(o->planner);
     ZB_TRY_GOTO(st, p->planner == NULL ? ZB_ENOMEM : fill(p), err);
     /* Borrowed for the call only. */
     p->o.planner = p->planner;
+    p->o.cost_cache = NULL;
     p->o.layers_per_chunk = NULL;
     p->o.f_cost = p->o.b_cost = p->o.w_cost = NULL;
     *costs = NULL;

@@ -91,6 +91,7 @@ void zb_run_plan_print(const struct zb_run_plan *p, FILE *f)
 {
     print_rows(p, f);
     print_chunks(p, f);
+    zb_run_plan_print_costs(p, f);
     print_times(p, f);
     print_memory(p, f);
 }

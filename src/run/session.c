@@ -218,7 +218,7 @@ static enum zb_status open_session(struct zb_session *s,
         .max_delay_us = o->check_delay_us,
     };
 
-    ZB_TRY(zb_run_plan_new(model, o, &s->plan));
+    ZB_TRY(zb_run_plan_new_on_devices(model, o, &s->plan));
     zb_run_plan_log(s->plan);
     ZB_TRY(zb_run_plan_check_memory(s->plan));
     s->worker = zb_alloc_array((size_t)o->n_stages, sizeof(*s->worker));

@@ -12,14 +12,21 @@
 #include "zb/hash.h"
 #include "zb/mem.h"
 
-enum zb_status zb_worker_fill(struct zb_worker *w, zb_real *y, int64_t n,
-                              double value, const char *label)
+enum zb_status zb_fill(const struct zb_backend_ops *ops,
+                       struct zb_stream *stream, zb_real *y, int64_t n,
+                       double value, const char *label)
 {
     struct zb_k_fill k = {.n = n, .value = value, .y = y};
     struct zb_launch l = {.kernel = ZB_K_fill, .label = label, .params = &k};
 
     zb_launch_reals(&l, y, n, ZB_WRITE);
-    return w->ops->launch(w->stream, &l);
+    return ops->launch(stream, &l);
+}
+
+enum zb_status zb_worker_fill(struct zb_worker *w, zb_real *y, int64_t n,
+                              double value, const char *label)
+{
+    return zb_fill(w->ops, w->stream, y, n, value, label);
 }
 
 /* y += x */
@@ -37,12 +44,14 @@ static enum zb_status add_to(struct zb_worker *w, zb_real *y, const zb_real *x,
 /* ---- start values -------------------------------------------------------- */
 
 /* The name is the key of a parameter's random numbers. */
-static enum zb_status fill_normal(struct zb_worker *w, zb_real *y, int64_t n,
-                                  const struct zb_param_info *info)
+static enum zb_status fill_normal(const struct zb_backend_ops *ops,
+                                  struct zb_stream *stream,
+                                  const struct zb_param_info *info,
+                                  uint64_t seed, zb_real *y, int64_t n)
 {
     struct zb_k_fill_normal k = {
         .n = n,
-        .seed = w->s->plan->o.seed,
+        .seed = seed,
         .key = zb_hash(info->name, strlen(info->name)),
         .std = info->opts.std,
         .y = y,
@@ -52,22 +61,30 @@ static enum zb_status fill_normal(struct zb_worker *w, zb_real *y, int64_t n,
                           .params = &k};
 
     zb_launch_reals(&l, y, n, ZB_WRITE);
-    return w->ops->launch(w->stream, &l);
+    return ops->launch(stream, &l);
+}
+
+enum zb_status zb_fill_param(const struct zb_backend_ops *ops,
+                             struct zb_stream *stream,
+                             const struct zb_param_info *info, uint64_t seed,
+                             zb_real *y, int64_t n)
+{
+    switch (info->opts.init) {
+    case ZB_INIT_NORMAL:
+        return fill_normal(ops, stream, info, seed, y, n);
+    case ZB_INIT_ONES:
+        return zb_fill(ops, stream, y, n, 1, info->name);
+    default:
+        return zb_fill(ops, stream, y, n, 0, info->name);
+    }
 }
 
 static enum zb_status init_param(struct zb_worker *w, int param)
 {
     struct zb_param_info info = zb_graph_param(w->s->plan->g, param);
-    int64_t n = zb_param_elems(w->s->plan, param);
 
-    switch (info.opts.init) {
-    case ZB_INIT_NORMAL:
-        return fill_normal(w, w->value[param], n, &info);
-    case ZB_INIT_ONES:
-        return zb_worker_fill(w, w->value[param], n, 1, info.name);
-    default:
-        return zb_worker_fill(w, w->value[param], n, 0, info.name);
-    }
+    return zb_fill_param(w->ops, w->stream, &info, w->s->plan->o.seed,
+                         w->value[param], zb_param_elems(w->s->plan, param));
 }
 
 /* Files of base models lack the prefix of the model with a head, or the other
@@ -305,8 +322,9 @@ enum zb_status zb_worker_reduce_grads(struct zb_worker *w)
 
 /* ---- norm and update ----------------------------------------------------- */
 
-static enum zb_status sumsq(struct zb_worker *w, const zb_real *x, int64_t n,
-                            double *y, const char *label)
+enum zb_status zb_sum_squares(const struct zb_backend_ops *ops,
+                              struct zb_stream *stream, const zb_real *x,
+                              int64_t n, double *y, const char *label)
 {
     struct zb_k_sumsq_f64 k = {.n = n, .x = x, .y = y};
     struct zb_launch l = {
@@ -314,7 +332,7 @@ static enum zb_status sumsq(struct zb_worker *w, const zb_real *x, int64_t n,
 
     zb_launch_reals(&l, x, n, ZB_READ);
     l.access[l.n_access++] = (struct zb_access){y, sizeof(*y), ZB_WRITE};
-    return w->ops->launch(w->stream, &l);
+    return ops->launch(stream, &l);
 }
 
 /* Squared norms of the parameters this stage owns, into the group's table. */
@@ -329,8 +347,9 @@ static enum zb_status publish_norms(struct zb_worker *w)
         struct zb_param_info info = zb_graph_param(p->g, w->mine[i]);
 
         if (info.has_gradient && p->owner[w->mine[i]] == w->stage) {
-            ZB_TRY(sumsq(w, w->grad[info.use_ids[0]],
-                         zb_param_elems(p, w->mine[i]), dev + n++, info.name));
+            ZB_TRY(zb_sum_squares(w->ops, w->stream, w->grad[info.use_ids[0]],
+                                  zb_param_elems(p, w->mine[i]), dev + n++,
+                                  info.name));
         }
     }
     if (n > 0) {

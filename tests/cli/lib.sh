@@ -11,6 +11,8 @@ bin=$(cd "$builddir" && pwd) || exit 99
 zbrun=$bin/zbrun
 zbplan=$bin/zbplan
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/zbrun.XXXXXX") || exit 99
+XDG_CACHE_HOME=$tmp/cache
+export XDG_CACHE_HOME
 trap 'chmod -R u+w "$tmp"; rm -rf "$tmp"' EXIT
 trap 'exit 99' HUP INT TERM
 n_bad=0

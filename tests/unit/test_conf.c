@@ -362,7 +362,6 @@ static void missing_features_are_refused_by_name(void)
         {"parallel.sp_size=2", "sequence parallelism"},
         {"parallel.pp_style=interleaved", "the interleaved schedule"},
         {"parallel.p2p=nccl", "messages by NCCL"},
-        {"schedule.costs=measured", "measured costs"},
         {"precision.precision=bf16", "bf16"},
         {"precision.growth_factor=3", "fp16 loss scaling"},
         {"optimizer.post_validation=true", "post-validation"},

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The time of F, B and W of each kind of layer: its own chunk, run as workers
+ * run it, on memory that exists for that long. */
+#include "config.h"
+#include "run/profile.h"
+#include "run/run_int.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "zb/mem.h"
+
+#define MIN_ROUNDS 3
+#define MAX_ROUNDS 25
+#define WARM_UP 1
+/* Time for all kinds together; MIN_ROUNDS are done in any case. */
+#define BUDGET_NS 1200000000
+/* Between two passes of a layer a stage touches its other layers. That many
+ * bytes stand for them: more than any cache keeps. */
+#define MAX_OTHERS ((size_t)64 << 20)
+
+/* Device memory of one layer. Arrays as in struct zb_chunk_run. */
+struct layer {
+    struct zb_chunk_info info;
+    const struct zb_chunk *chunk;
+    struct zb_chunk_run run;
+    void *memory;
+    void **data, **konst;
+    zb_real **value, **grad, **m, **v;
+    int64_t *sample;
+    zb_real *others; /* of the stage: cools the caches down */
+    int64_t n_others;
+};
+
+/* ---- memory -------------------------------------------------------------- */
+
+/* Counts bytes first (base NULL), then gives addresses. */
+struct carver {
+    char *base;
+    size_t at;
+};
+
+static void *carve(struct carver *c, size_t bytes)
+{
+    void *ptr = c->base == NULL ? NULL : c->base + c->at;
+
+    c->at += zb_round_up(bytes);
+    return ptr;
+}
+
+static zb_real *carve_reals(struct carver *c, const struct zb_shape *shape)
+{
+    return carve(c, (size_t)zb_shape_elems(shape) * sizeof(zb_real));
+}
+
+static void carve_params(struct layer *l, const struct zb_profile_request *r,
+                         struct carver *c)
+{
+    size_t n_state = zb_optim_state_reals(&r->o->optim);
+
+    for (int i = 0; i < l->info.n_params; i++) {
+        int param = l->info.params[i];
+        struct zb_param_info info = zb_graph_param(r->g, param);
+
+        l->value[param] = carve_reals(c, &info.shape);
+        for (int u = 0; u < info.n_uses; u++) {
+            for (int k = 0; k < l->info.n_uses; k++) {
+                if (info.use_ids[u] == l->info.uses[k]) {
+                    l->grad[info.use_ids[u]] = carve_reals(c, &info.shape);
+                }
+            }
+        }
+        if (info.has_gradient && n_state > 0) {
+            l->m[param] = carve_reals(c, &info.shape);
+        }
+        if (info.has_gradient && n_state > 1) {
+            l->v[param] = carve_reals(c, &info.shape);
+        }
+    }
+}
+
+static void carve_all(struct layer *l, const struct zb_profile_request *r,
+                      struct carver *c)
+{
+    carve_params(l, r, c);
+    for (int i = 0; i < zb_graph_n_consts(r->g); i++) {
+        struct zb_data_info info = zb_graph_const(r->g, i);
+
+        l->konst[i] = carve_reals(c, &info.shape);
+    }
+    for (int i = 0; i < zb_graph_n_data(r->g); i++) {
+        struct zb_data_info info = zb_graph_data(r->g, i);
+        struct zb_shape bound = zb_shape_bind(&info.shape, &r->max);
+
+        l->data[i] = carve(c, (size_t)zb_shape_elems(&bound) *
+                                  zb_dtype_bytes(info.dtype));
+    }
+    for (int i = 0; i < ZB_N_SPACES; i++) {
+        if (l->info.bytes[i] > 0) {
+            l->run.space[i] = carve(c, l->info.bytes[i]);
+        }
+    }
+    l->sample = carve(c, (size_t)r->max.value[ZB_SYM_BATCH] * sizeof(int64_t));
+    l->run.loss_sum = carve(c, sizeof(double));
+    l->others = carve(c, (size_t)l->n_others * sizeof(zb_real));
+}
+
+/* What a stage holds on average of values and gradients of the whole model. */
+static int64_t count_others(const struct zb_profile_request *r)
+{
+    double bytes = 0;
+    size_t most = MAX_OTHERS;
+
+    for (int i = 0; i < zb_graph_n_params(r->g); i++) {
+        struct zb_param_info info = zb_graph_param(r->g, i);
+
+        bytes += 2.0 * (double)sizeof(zb_real) / r->o->n_stages *
+                 (double)zb_shape_elems(&info.shape);
+    }
+    most = bytes < (double)most ? (size_t)bytes : most;
+    return (int64_t)(most / sizeof(zb_real)) + 1;
+}
+
+static enum zb_status alloc_arrays(struct layer *l, const struct zb_graph *g)
+{
+    size_t n_params = (size_t)zb_graph_n_params(g);
+
+    l->data = zb_alloc_array((size_t)zb_graph_n_data(g), sizeof(*l->data));
+    l->konst = zb_alloc_array((size_t)zb_graph_n_consts(g), sizeof(*l->konst));
+    l->value = zb_alloc_array(n_params, sizeof(*l->value));
+    l->m = zb_alloc_array(n_params, sizeof(*l->m));
+    l->v = zb_alloc_array(n_params, sizeof(*l->v));
+    l->grad = zb_alloc_array((size_t)zb_graph_n_uses(g), sizeof(*l->grad));
+    if (l->data == NULL || l->konst == NULL || l->value == NULL ||
+        l->m == NULL || l->v == NULL || l->grad == NULL) {
+        return ZB_ENOMEM;
+    }
+    return ZB_OK;
+}
+
+static enum zb_status alloc_layer(struct zb_seat *s, struct layer *l)
+{
+    const struct zb_profile_request *r = s->p->r;
+    struct carver c = {NULL, 0};
+
+    ZB_TRY(alloc_arrays(l, r->g));
+    l->n_others = count_others(r);
+    carve_all(l, r, &c);
+    ZB_TRY(s->ops->mem_alloc(s->dev, c.at, "profile", &l->memory));
+    c = (struct carver){l->memory, 0};
+    carve_all(l, r, &c);
+    l->run.ops = s->ops;
+    l->run.stream = s->stream;
+    l->run.bind = r->max;
+    l->run.data = l->data;
+    l->run.consts = l->konst;
+    l->run.param = l->value;
+    l->run.grad = l->grad;
+    l->run.sample = l->sample;
+    l->run.is_training = 1;
+    l->run.loss_scale = 1 / (double)zb_graph_loss_elems(r->g, &r->max);
+    return ZB_OK;
+}
+
+static void free_layer(struct zb_seat *s, struct layer *l)
+{
+    if (l->memory != NULL) {
+        /* After a failure there may still be work on the stream. */
+        (void)!s->ops->stream_sync(s->stream);
+        s->ops->mem_free(s->dev, l->memory);
+    }
+    zb_free(l->grad);
+    zb_free(l->v);
+    zb_free(l->m);
+    zb_free(l->value);
+    zb_free(l->konst);
+    zb_free(l->data);
+}
+
+/* ---- contents ------------------------------------------------------------ */
+
+static enum zb_status fill(struct zb_seat *s, zb_real *y, int64_t n,
+                           double value)
+{
+    return zb_fill(s->ops, s->stream, y, n, value, "profile");
+}
+
+/* A message of activations or gradients: numbers as they come after a norm. */
+static enum zb_status fill_message(struct zb_seat *s, struct layer *l,
+                                   enum zb_space space)
+{
+    struct zb_param_info like = {
+        .name = "profile", .opts = {.init = ZB_INIT_NORMAL, .std = 1}};
+
+    return l->info.bytes[space] == 0
+               ? ZB_OK
+               : zb_fill_param(
+                     s->ops, s->stream, &like, (uint64_t)space,
+                     l->run.space[space],
+                     (int64_t)(l->info.bytes[space] / sizeof(zb_real)));
+}
+
+static enum zb_status fill_params(struct zb_seat *s, struct layer *l)
+{
+    const struct zb_graph *g = s->p->r->g;
+
+    for (int i = 0; i < l->info.n_params; i++) {
+        int param = l->info.params[i];
+        struct zb_param_info info = zb_graph_param(g, param);
+        int64_t n = zb_shape_elems(&info.shape);
+
+        ZB_TRY(zb_fill_param(s->ops, s->stream, &info, s->p->r->o->seed,
+                             l->value[param], n));
+        for (int u = 0; u < info.n_uses; u++) {
+            zb_real *grad = l->grad[info.use_ids[u]];
+
+            ZB_TRY(grad == NULL ? ZB_OK : fill(s, grad, n, 0));
+        }
+        ZB_TRY(l->m[param] == NULL ? ZB_OK : fill(s, l->m[param], n, 0));
+        ZB_TRY(l->v[param] == NULL ? ZB_OK : fill(s, l->v[param], n, 0));
+    }
+    return ZB_OK;
+}
+
+static enum zb_status fill_layer(struct zb_seat *s, struct layer *l)
+{
+    const struct zb_profile_request *r = s->p->r;
+
+    ZB_TRY(fill_params(s, l));
+    for (int i = 0; i < zb_graph_n_consts(r->g); i++) {
+        struct zb_data_info info = zb_graph_const(r->g, i);
+
+        ZB_TRY(s->ops->copy_in(s->stream, l->konst[i],
+                               zb_graph_const_value(r->g, i),
+                               (size_t)zb_shape_elems(&info.shape) *
+                                   sizeof(zb_real),
+                               info.name));
+    }
+    for (int i = 0; i < zb_graph_n_data(r->g); i++) {
+        struct zb_data_info info = zb_graph_data(r->g, i);
+        struct zb_shape bound = zb_shape_bind(&info.shape, &r->max);
+
+        ZB_TRY(s->ops->copy_in(s->stream, l->data[i], s->p->field[i],
+                               (size_t)zb_shape_elems(&bound) *
+                                   zb_dtype_bytes(info.dtype),
+                               info.name));
+    }
+    ZB_TRY(s->ops->copy_in(s->stream, l->sample, s->p->sample,
+                           (size_t)r->max.value[ZB_SYM_BATCH] *
+                               sizeof(int64_t),
+                           "sample indices"));
+    ZB_TRY(fill_message(s, l, ZB_SPACE_IN));
+    ZB_TRY(fill_message(s, l, ZB_SPACE_DIN));
+    return s->ops->stream_sync(s->stream);
+}
+
+/* ---- time ---------------------------------------------------------------- */
+
+static enum zb_status (*const pass_fn[ZB_N_PASSES])(
+    const struct zb_chunk *c, const struct zb_chunk_run *run) = {
+    [ZB_PASS_F] = zb_chunk_forward,
+    [ZB_PASS_B] = zb_chunk_backward_input,
+    [ZB_PASS_W] = zb_chunk_backward_weight,
+};
+
+/* All seats begin at once, each with the layer out of its caches. */
+static enum zb_status time_pass(struct zb_seat *s, struct layer *l, int pass,
+                                double *ns_out)
+{
+    int64_t begin;
+
+    ZB_TRY(fill(s, l->others, l->n_others, 0));
+    ZB_TRY(s->ops->stream_sync(s->stream));
+    ZB_TRY(zb_seat_meet(s));
+    begin = zb_now_ns();
+    ZB_TRY(pass_fn[pass](l->chunk, &l->run));
+    ZB_TRY(s->ops->stream_sync(s->stream));
+    *ns_out = (double)(zb_now_ns() - begin);
+    return ZB_OK;
+}
+
+/* Zero gradients, norm, update; with rate 0, so that values stay. */
+static enum zb_status update_param(struct zb_seat *s, struct layer *l,
+                                   int param)
+{
+    const struct zb_profile_request *r = s->p->r;
+    struct zb_param_info info = zb_graph_param(r->g, param);
+    int64_t n = zb_shape_elems(&info.shape);
+    zb_real *grad = NULL;
+
+    for (int u = 0; u < info.n_uses; u++) {
+        grad = grad == NULL ? l->grad[info.use_ids[u]] : grad;
+    }
+    if (grad == NULL || !info.has_gradient) {
+        return ZB_OK;
+    }
+    struct zb_optim_param op = {
+        .name = info.name,
+        .n = n,
+        .no_decay = info.opts.no_decay,
+        .grad = grad,
+        .param = l->value[param],
+        .m = l->m[param],
+        .v = l->v[param],
+    };
+
+    ZB_TRY(fill(s, grad, n, 0));
+    ZB_TRY(zb_sum_squares(s->ops, s->stream, grad, n, l->run.loss_sum,
+                          "profile"));
+    return zb_optim_step(&r->o->optim, s->ops, s->stream, &op, 1, 0, 1);
+}
+
+static enum zb_status time_update(struct zb_seat *s, struct layer *l,
+                                  double *ns_out)
+{
+    double ns[MIN_ROUNDS];
+
+    for (int round = -WARM_UP; round < MIN_ROUNDS; round++) {
+        int64_t begin;
+
+        ZB_TRY(fill(s, l->others, l->n_others, 0));
+        ZB_TRY(s->ops->stream_sync(s->stream));
+        ZB_TRY(zb_seat_meet(s));
+        begin = zb_now_ns();
+        for (int i = 0; i < l->info.n_params; i++) {
+            ZB_TRY(update_param(s, l, l->info.params[i]));
+        }
+        ZB_TRY(s->ops->stream_sync(s->stream));
+        if (round >= 0) {
+            ns[round] = (double)(zb_now_ns() - begin);
+        }
+    }
+    *ns_out = zb_median(ns, MIN_ROUNDS);
+    return ZB_OK;
+}
+
+static enum zb_status time_layer(struct zb_seat *s, struct layer *l,
+                                 double *result)
+{
+    double ns[ZB_N_PASSES][MAX_ROUNDS + WARM_UP];
+    int64_t end = zb_now_ns() + BUDGET_NS / s->p->r->kinds->n_kinds;
+    int round = 0, has_time = 1;
+
+    while (round < WARM_UP + MIN_ROUNDS ||
+           (round < WARM_UP + MAX_ROUNDS && has_time)) {
+        for (int pass = 0; pass < ZB_N_PASSES; pass++) {
+            ZB_TRY(time_pass(s, l, pass, &ns[pass][round]));
+        }
+        ZB_TRY(zb_seat_has_time(s, end, &has_time));
+        round++;
+    }
+    for (int pass = 0; pass < ZB_N_PASSES; pass++) {
+        result[ZB_LAYER_F + pass] =
+            zb_median(ns[pass] + WARM_UP, (size_t)(round - WARM_UP));
+    }
+    return time_update(s, l, &result[ZB_LAYER_UPDATE]);
+}
+
+static enum zb_status profile_kind(struct zb_seat *s, int kind)
+{
+    struct layer l = {.chunk = s->p->r->kinds->chunk[kind]};
+    enum zb_status st;
+
+    l.info = zb_chunk_info(l.chunk);
+    ZB_TRY_GOTO(st, alloc_layer(s, &l), out);
+    ZB_TRY_GOTO(st, fill_layer(s, &l), out);
+    st = time_layer(s, &l, s->result + (size_t)kind * ZB_N_LAYER_TIMES);
+out:
+    free_layer(s, &l);
+    return st;
+}
+
+size_t zb_profile_n_layer_results(const struct zb_profile_request *r)
+{
+    return (size_t)r->kinds->n_kinds * ZB_N_LAYER_TIMES + 2;
+}
+
+enum zb_status zb_profile_layers(struct zb_seat *s)
+{
+    int n = s->p->r->kinds->n_kinds;
+
+    for (int k = 0; k < n; k++) {
+        ZB_TRY(profile_kind(s, k));
+    }
+    return zb_profile_messages(s, s->result + (size_t)n * ZB_N_LAYER_TIMES);
+}
