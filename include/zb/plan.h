@@ -27,7 +27,8 @@
  * SEND is the sender's, that of a RECV the receiver's.
  *
  * Sources: Qi et al. 2024 (arXiv 2401.10241, zero bubble), Qi et al. 2024
- * (arXiv 2405.15362, controllable memory), Narayanan et al. 2021 (1F1B).
+ * (arXiv 2405.15362, controllable memory), Narayanan et al. 2021 (1F1B,
+ * interleaved), PyTorch's torch.distributed.pipelining (ZBV, DualPipeV).
  * Threads: any, no shared state.
  */
 #ifndef ZB_PLAN_H
@@ -136,7 +137,8 @@ int zb_virtual_stage(enum zb_placement placement, int n_stage, int stage,
 void zb_virtual_to_local(enum zb_placement placement, int n_stage, int virt,
                          int *stage_out, int *chunk_out);
 
-/* The placement and the chunks per stage a planner's schedules have.
+/* The placement and the chunks per stage a planner's schedules have; a planner
+ * with placement loop takes any number >= 2 of chunks and this is its default.
  * ZB_ECONFIG with the list of names when `planner` is unknown. */
 enum zb_status zb_planner_shape(const char *planner,
                                 enum zb_placement *placement_out,
@@ -144,6 +146,10 @@ enum zb_status zb_planner_shape(const char *planner,
 
 /* The planners by number, 0, 1, ...; NULL behind the last. */
 const char *zb_planner_name(int i);
+
+/* Whether a planner makes its schedules fit max_mem as far as it can; the
+ * others have an order and the memory that it needs. */
+int zb_planner_is_elastic(const char *planner);
 
 /* How long a planner that searches may do so. The result depends on the input,
  * the seed and the budget alone, unless the time limit ends the search. */

@@ -34,14 +34,6 @@ static int is_file_planner(const char *planner)
     return strncmp(planner, "file:", 5) == 0;
 }
 
-/* These fit themselves to the memory there is; the others need what they need,
- * so that only a limit the user gave is held against them. */
-static int is_limited_by_default(const char *planner)
-{
-    return strcmp(planner, "zbv") == 0 ||
-           strcmp(planner, "get_v_schedule") == 0;
-}
-
 /* ---- output ---- */
 
 /* Standard output, or a new file that replaces the old one once it is whole. */
@@ -179,7 +171,7 @@ static enum zb_status make(struct zbplan_opts *o, struct zb_plan_input *in,
     ZB_TRY(zb_planner_shape(o->planner, &placement, &n_chunk));
     ZB_TRY(need_sizes(o));
     ZB_TRY(zbplan_opts_input(o, placement, n_chunk, 0,
-                             is_limited_by_default(o->planner), in));
+                             zb_planner_is_elastic(o->planner), in));
     return zb_plan_make(o->planner, in, &o->search, s_out);
 }
 
@@ -302,7 +294,7 @@ static enum zb_status compare_one(const struct zbplan_opts *o,
 
     ZB_TRY(zb_planner_shape(planner, &placement, &n_chunk));
     ZB_TRY(zbplan_opts_input(o, placement, n_chunk, n_chunk == 1,
-                             is_limited_by_default(planner), &in));
+                             zb_planner_is_elastic(planner), &in));
     st = zb_plan_make(planner, &in, &o->search, &s);
     whole = zbplan_memory_unit(&in, n_chunk == 1);
     zb_plan_input_release(&in);

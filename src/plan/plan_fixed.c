@@ -1,50 +1,112 @@
 /* SPDX-License-Identifier: MIT
  *
- * Orders that need no search: each stage follows a rule.
+ * Orders that need no search: each stage of a linear pipeline follows a rule.
  */
 #include "config.h"
 #include "plan/plan_int.h"
 
-static void append(struct zb_stage_nodes *st, enum zb_node_type type, int mb)
+enum zb_status zb_plan_pen_begin(struct zb_plan_pen *pen, struct zb_schedule *s,
+                                 int stage)
 {
-    st->node[st->n++] = (struct zb_node){.type = type, .mb = mb};
+    *pen =
+        (struct zb_plan_pen){.n_micro = s->n_micro, .out = &s->stages[stage]};
+    ZB_TRY(zb_plan_stage_alloc(s, stage,
+                               3 * (size_t)s->n_chunk * (size_t)s->n_micro));
+    pen->out->n = 0;
+    return ZB_OK;
 }
 
-/* Each stage: `ahead` forward passes, then one F and one BW in turn, then the
- * backward passes that are left (Narayanan et al. 2021, section 2.2). */
-static enum zb_status f_then_bw(const struct zb_plan_input *in,
-                                struct zb_schedule *s, int is_gpipe)
+void zb_plan_pen_put(struct zb_plan_pen *pen, enum zb_node_type type, int chunk)
 {
-    int m = in->n_micro;
+    int mb = pen->n[chunk][type]++;
 
-    for (int i = 0; i < in->n_stage; i++) {
-        int ahead = is_gpipe ? m : in->n_stage - 1 - i;
-        int n_f = 0;
+    if (mb < pen->n_micro) {
+        pen->out->node[pen->out->n++] =
+            (struct zb_node){.type = type, .chunk = chunk, .mb = mb};
+    }
+}
 
-        ZB_TRY(zb_plan_stage_alloc(s, i, 2 * (size_t)m));
-        s->stages[i].n = 0;
-        for (int n_bw = 0; n_bw < m; n_bw++) {
-            while (n_f < m && n_f <= n_bw + ahead) {
-                append(&s->stages[i], ZB_NODE_F, n_f++);
-            }
-            append(&s->stages[i], ZB_NODE_BW, n_bw);
+#define FUSED (-1) /* B and W are one node */
+
+/* `ahead` more F than B before each F; W follows its B after w_after others. */
+static void f_then_b(struct zb_plan_pen *pen, int ahead, int w_after)
+{
+    int m = pen->n_micro;
+
+    for (int n_b = 0; n_b < m; n_b++) {
+        while (pen->n[0][ZB_NODE_F] < m &&
+               pen->n[0][ZB_NODE_F] <= n_b + ahead) {
+            zb_plan_pen_put(pen, ZB_NODE_F, 0);
+        }
+        zb_plan_pen_put(pen, w_after == FUSED ? ZB_NODE_BW : ZB_NODE_B, 0);
+        if (w_after != FUSED && n_b >= w_after) {
+            zb_plan_pen_put(pen, ZB_NODE_W, 0);
         }
     }
-    return zb_schedule_add_comm(s, in);
+    while (w_after != FUSED && pen->n[0][ZB_NODE_W] < m) {
+        zb_plan_pen_put(pen, ZB_NODE_W, 0);
+    }
 }
 
+/* Narayanan et al. 2021, section 2.2: `ahead` forward passes, then one F and
+ * one backward pass in turn, then the backward passes that are left. */
 enum zb_status zb_plan_1f1b(const struct zb_plan_input *in,
                             const struct zb_plan_opts *opts,
                             struct zb_schedule *s)
 {
+    struct zb_plan_pen pen;
+
     (void)opts;
-    return f_then_bw(in, s, 0);
+    for (int i = 0; i < in->n_stage; i++) {
+        ZB_TRY(zb_plan_pen_begin(&pen, s, i));
+        f_then_b(&pen, in->n_stage - 1 - i, FUSED);
+    }
+    return zb_schedule_add_comm(s, in);
 }
 
 enum zb_status zb_plan_gpipe(const struct zb_plan_input *in,
                              const struct zb_plan_opts *opts,
                              struct zb_schedule *s)
 {
+    struct zb_plan_pen pen;
+
     (void)opts;
-    return f_then_bw(in, s, 1);
+    for (int i = 0; i < in->n_stage; i++) {
+        ZB_TRY(zb_plan_pen_begin(&pen, s, i));
+        f_then_b(&pen, in->n_micro, FUSED);
+    }
+    return zb_schedule_add_comm(s, in);
+}
+
+/* Qi et al. 2024 (2401.10241), section 2.3: 1F1B's warm-up, but later stages
+ * put W off until as many microbatches are under way as on stage 0. B then
+ * reaches stage 0 sooner, and the Ws fill the end. */
+enum zb_status zb_plan_zb_h1(const struct zb_plan_input *in,
+                             const struct zb_plan_opts *opts,
+                             struct zb_schedule *s)
+{
+    struct zb_plan_pen pen;
+
+    (void)opts;
+    for (int i = 0; i < in->n_stage; i++) {
+        ZB_TRY(zb_plan_pen_begin(&pen, s, i));
+        f_then_b(&pen, in->n_stage - 1 - i, i);
+    }
+    return zb_schedule_add_comm(s, in);
+}
+
+/* The same with F enough to fill the time until the first B returns: 2p-1
+ * microbatches under way, and all stages busy from first to last node. */
+enum zb_status zb_plan_zb_h2(const struct zb_plan_input *in,
+                             const struct zb_plan_opts *opts,
+                             struct zb_schedule *s)
+{
+    struct zb_plan_pen pen;
+
+    (void)opts;
+    for (int i = 0; i < in->n_stage; i++) {
+        ZB_TRY(zb_plan_pen_begin(&pen, s, i));
+        f_then_b(&pen, 2 * (in->n_stage - 1 - i), 2 * i);
+    }
+    return zb_schedule_add_comm(s, in);
 }

@@ -106,6 +106,49 @@ enum zb_status zb_plan_1f1b(const struct zb_plan_input *in,
 enum zb_status zb_plan_gpipe(const struct zb_plan_input *in,
                              const struct zb_plan_opts *opts,
                              struct zb_schedule *s) ZB_CHECKED;
+enum zb_status zb_plan_interleaved(const struct zb_plan_input *in,
+                                   const struct zb_plan_opts *opts,
+                                   struct zb_schedule *s) ZB_CHECKED;
+enum zb_status zb_plan_zb_h1(const struct zb_plan_input *in,
+                             const struct zb_plan_opts *opts,
+                             struct zb_schedule *s) ZB_CHECKED;
+enum zb_status zb_plan_zb_h2(const struct zb_plan_input *in,
+                             const struct zb_plan_opts *opts,
+                             struct zb_schedule *s) ZB_CHECKED;
+enum zb_status zb_plan_v_half(const struct zb_plan_input *in,
+                              const struct zb_plan_opts *opts,
+                              struct zb_schedule *s) ZB_CHECKED;
+enum zb_status zb_plan_v_min(const struct zb_plan_input *in,
+                             const struct zb_plan_opts *opts,
+                             struct zb_schedule *s) ZB_CHECKED;
+enum zb_status zb_plan_pytorch_zbv(const struct zb_plan_input *in,
+                                   const struct zb_plan_opts *opts,
+                                   struct zb_schedule *s) ZB_CHECKED;
+enum zb_status zb_plan_dualpipev(const struct zb_plan_input *in,
+                                 const struct zb_plan_opts *opts,
+                                 struct zb_schedule *s) ZB_CHECKED;
+
+/* The same without messages and times: only the order of the nodes, in time
+ * linear in their number. */
+enum zb_status zb_plan_order_pytorch_zbv(const struct zb_plan_input *in,
+                                         struct zb_schedule *s) ZB_CHECKED;
+enum zb_status zb_plan_order_v_half(const struct zb_plan_input *in,
+                                    struct zb_schedule *s) ZB_CHECKED;
+enum zb_status zb_plan_order_v_min(const struct zb_plan_input *in,
+                                   struct zb_schedule *s) ZB_CHECKED;
+
+/* Writes the stream of one stage with at most two chunks: each put is the next
+ * microbatch of its type and chunk, or nothing when all of them had theirs.
+ * pen_begin gives the stage room for all nodes and empties it. */
+struct zb_plan_pen {
+    struct zb_stage_nodes *out;
+    int n_micro;
+    int n[2][ZB_NODE_BW + 1]; /* puts so far by chunk and type */
+};
+enum zb_status zb_plan_pen_begin(struct zb_plan_pen *pen, struct zb_schedule *s,
+                                 int stage) ZB_CHECKED;
+void zb_plan_pen_put(struct zb_plan_pen *pen, enum zb_node_type type,
+                     int chunk);
 
 /* get_v_schedule's algorithm on scalar costs. `s` (V, empty) gets compute nodes
  * with times, pv_time_out[n_stage] (unless NULL) the times of the

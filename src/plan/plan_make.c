@@ -16,22 +16,46 @@ struct planner {
     const char *name;
     enum zb_placement placement;
     int n_chunk;
+    int is_elastic;
     enum zb_status (*make)(const struct zb_plan_input *in,
                            const struct zb_plan_opts *opts,
                            struct zb_schedule *s);
 };
 
 static const struct planner planners[] = {
-    {"zbv", ZB_PLACE_V, 2, zb_plan_get_v_schedule},
-    {"get_v_schedule", ZB_PLACE_V, 2, zb_plan_get_v_schedule},
-    {"1f1b", ZB_PLACE_LINEAR, 1, zb_plan_1f1b},
-    {"gpipe", ZB_PLACE_LINEAR, 1, zb_plan_gpipe},
+    {"zbv", ZB_PLACE_V, 2, 1, zb_plan_get_v_schedule},
+    {"get_v_schedule", ZB_PLACE_V, 2, 1, zb_plan_get_v_schedule},
+    {"1f1b", ZB_PLACE_LINEAR, 1, 0, zb_plan_1f1b},
+    {"interleaved", ZB_PLACE_LOOP, 2, 0, zb_plan_interleaved},
+    {"gpipe", ZB_PLACE_LINEAR, 1, 0, zb_plan_gpipe},
+    {"zb-h1", ZB_PLACE_LINEAR, 1, 0, zb_plan_zb_h1},
+    {"zb-h2", ZB_PLACE_LINEAR, 1, 0, zb_plan_zb_h2},
+    {"v-half", ZB_PLACE_V, 2, 0, zb_plan_v_half},
+    {"v-min", ZB_PLACE_V, 2, 0, zb_plan_v_min},
+    {"pytorch-zbv", ZB_PLACE_V, 2, 0, zb_plan_pytorch_zbv},
+    {"dualpipev", ZB_PLACE_V, 2, 0, zb_plan_dualpipev},
 };
 
 const char *zb_planner_name(int i)
 {
     return i >= 0 && (size_t)i < ZB_COUNT_OF(planners) ? planners[i].name
                                                        : NULL;
+}
+
+static enum zb_status unknown_planner(const char *name)
+{
+    char known[256];
+    size_t n = 0;
+
+    for (size_t i = 0; i < ZB_COUNT_OF(planners); i++) {
+        int k =
+            snprintf(known + n, sizeof(known) - n, "%s, ", planners[i].name);
+
+        n += k > 0 && (size_t)k < sizeof(known) - n ? (size_t)k : 0;
+    }
+    return zb_fail(ZB_ECONFIG,
+                   "unknown planner '%.64s': known are %sand file:PATH", name,
+                   known);
 }
 
 static enum zb_status find_planner(const char *name,
@@ -43,10 +67,17 @@ static enum zb_status find_planner(const char *name,
             return ZB_OK;
         }
     }
-    return zb_fail(ZB_ECONFIG,
-                   "unknown planner '%.64s': known are zbv, get_v_schedule, "
-                   "1f1b, gpipe and file:PATH",
-                   name);
+    return unknown_planner(name);
+}
+
+int zb_planner_is_elastic(const char *planner)
+{
+    for (size_t i = 0; i < ZB_COUNT_OF(planners); i++) {
+        if (strcmp(planners[i].name, planner) == 0) {
+            return planners[i].is_elastic;
+        }
+    }
+    return 0;
 }
 
 static const char *file_of(const char *planner)
@@ -119,6 +150,13 @@ static enum zb_status make_from_file(const char *path,
     return ZB_OK;
 }
 
+/* A loop goes round as often as it is told. */
+static int takes_chunks(const struct planner *planner, int n_chunk)
+{
+    return n_chunk == planner->n_chunk ||
+           (planner->placement == ZB_PLACE_LOOP && n_chunk >= 2);
+}
+
 static enum zb_status make_by_name(const char *name,
                                    const struct zb_plan_input *in,
                                    const struct zb_plan_opts *opts,
@@ -130,7 +168,7 @@ static enum zb_status make_by_name(const char *name,
 
     ZB_TRY(find_planner(name, &planner));
     if (planner->placement != in->placement ||
-        planner->n_chunk != in->n_chunk) {
+        !takes_chunks(planner, in->n_chunk)) {
         return zb_fail(ZB_EINVAL,
                        "planner %s does not plan for this placement with %d "
                        "chunks per stage",

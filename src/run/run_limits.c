@@ -136,18 +136,19 @@ static double one_microbatch(const struct zb_run_plan *p, int stage)
 
 /* ---- without a limit from the user --------------------------------------- */
 
-/* Where the user gave no limit, a V schedule gets what 1F1B would hold: without
- * any it would keep every W for the end. The other orders bound themselves. */
+/* Where the user gave no limit, a planner that fits itself to one gets what
+ * 1F1B would hold: without any it would keep every W for the end. The other
+ * orders bound themselves. */
 static enum zb_status plan_freely(struct zb_run_plan *p)
 {
-    int is_v = p->in.placement == ZB_PLACE_V && !is_from_file(p);
+    int is_elastic = zb_planner_is_elastic(p->planner);
     enum zb_status st;
 
-    for (int s = 0; s < p->n_stages && is_v; s++) {
+    for (int s = 0; s < p->n_stages && is_elastic; s++) {
         p->in.max_mem[s] = p->n_stages * one_microbatch(p, s);
     }
     st = plan_once(p);
-    if (st == ZB_EINFEASIBLE && is_v) {
+    if (st == ZB_EINFEASIBLE && is_elastic) {
         zb_log(ZB_LOG_DEBUG, "%s", zb_error_text());
         for (int s = 0; s < p->n_stages; s++) {
             p->in.max_mem[s] = INFINITY;

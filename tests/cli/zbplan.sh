@@ -60,7 +60,8 @@ err 'planner gpipe needs 2424832'
 run 0 -p 4 -m 32 --planner gpipe
 
 # Files: write, check, plan from them.
-for planner in zbv get_v_schedule 1f1b gpipe; do
+for planner in zbv get_v_schedule 1f1b interleaved gpipe zb-h1 zb-h2 v-half \
+    v-min pytorch-zbv dualpipev; do
     for format in json nodes torch; do
         run 0 -p 3 -m 6 --planner $planner --cost 3,4,2,1 -f $format -o "$tmp/s"
         [ ! -s "$tmp/stdout" ] || fail "-o also writes to standard output"
@@ -158,7 +159,8 @@ fi
 run 0 -p 4 -m 8 --compare --cost 12,14,9,1
 out '^4 stages, 8 microbatches, objective step; peak: '
 out '^planner  *makespan  *bubble %  *gap %  *span  *peak memory  *peak  *plan ms'
-for planner in zbv get_v_schedule 1f1b gpipe; do
+for planner in zbv get_v_schedule 1f1b interleaved gpipe zb-h1 zb-h2 v-half \
+    v-min pytorch-zbv dualpipev; do
     out "^$planner .*x  *[0-9.]*\$"
 done
 run 0 -p 4 -m 8 --compare --max-mem 0.8x
@@ -167,6 +169,12 @@ run 2 -p 4 -m 8 --compare --cost 1,-1,1,0
 err 'B cost of virtual stage 0 is -2'
 run 0 -p 4 -m 8 --compare --cost 12,14,9,1
 out '^1f1b  *786 '
+
+# A planner whose order is fixed is held to a limit that is given, no other.
+run 0 -p 4 -m 16 --planner dualpipev
+run 1 -p 4 -m 16 --planner dualpipev --max-mem 1.0x
+err 'planner dualpipev needs 2727936 there'
+run 0 -p 4 -m 16 --planner v-half --max-mem 0.75x
 
 # Usage.
 run 0 --help

@@ -65,7 +65,9 @@ void plan_rig_same(const struct zb_schedule *a, const struct zb_schedule *b,
     CU_ASSERT_EQUAL_FATAL(a->n_stage, b->n_stage);
     CU_ASSERT_EQUAL(a->n_micro, b->n_micro);
     CU_ASSERT_EQUAL(a->n_chunk, b->n_chunk);
-    CU_ASSERT_EQUAL(a->placement, b->placement);
+    if (a->n_stage > 1) { /* on one stage a loop of 2 chunks is a V */
+        CU_ASSERT_EQUAL(a->placement, b->placement);
+    }
     CU_ASSERT_EQUAL(a->makespan, b->makespan);
     CU_ASSERT_EQUAL(a->span, b->span);
     CU_ASSERT_DOUBLE_EQUAL(a->bubble_rate, b->bubble_rate, 1e-12);
