@@ -118,11 +118,6 @@ static enum zb_status plan_once(struct zb_run_plan *p)
     return ZB_OK;
 }
 
-static int is_from_file(const struct zb_run_plan *p)
-{
-    return strncmp(p->planner, "file:", 5) == 0;
-}
-
 /* F memory of one microbatch in all chunks of a stage. */
 static double one_microbatch(const struct zb_run_plan *p, int stage)
 {
