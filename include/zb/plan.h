@@ -172,6 +172,10 @@ enum zb_status zb_plan_make(const char *planner, const struct zb_plan_input *in,
                             struct zb_schedule **s_out) ZB_CHECKED;
 void zb_schedule_free(struct zb_schedule *s);
 
+/* By which part the schedule is above the lower bound of its objective; NAN
+ * where the bound is not known or 0. */
+double zb_schedule_gap(const struct zb_schedule *s);
+
 /* A forward-only schedule for `n_micro` microbatches with the placement of
  * `in`: every F once, in pipeline order, with its messages. */
 enum zb_status zb_plan_forward_only(const struct zb_plan_input *in,

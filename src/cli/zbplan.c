@@ -264,12 +264,11 @@ static void print_head(FILE *f)
 static void print_compared(const char *planner, const struct zb_schedule *s,
                            double whole, FILE *f)
 {
-    double value = s->objective == ZB_PLAN_STEADY ? s->span : s->makespan;
     double peak = largest(s->peak_mem, s->n_stage);
     char gap[32] = "-", times[32] = "-";
 
-    if (s->lower_bound > 0) {
-        snprintf(gap, sizeof(gap), "%.2f", 100 * (value / s->lower_bound - 1));
+    if (!isnan(zb_schedule_gap(s))) {
+        snprintf(gap, sizeof(gap), "%.2f", 100 * zb_schedule_gap(s));
     }
     if (whole > 0) {
         snprintf(times, sizeof(times), "%.3fx", peak / whole);

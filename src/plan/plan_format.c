@@ -79,15 +79,15 @@ void zb_plan_put_json(FILE *f, const char *s)
 
 void zb_plan_put_bound(FILE *f, const struct zb_schedule *s)
 {
-    double value = s->objective == ZB_PLAN_STEADY ? s->span : s->makespan;
+    double gap = zb_schedule_gap(s);
     char text[ZB_PLAN_NUMBER_MAX];
 
     if (isnan(s->lower_bound)) {
         return;
     }
     fprintf(f, ", lower bound %s", zb_plan_number(s->lower_bound, text));
-    if (s->lower_bound > 0) {
-        fprintf(f, " (gap %.2f %%)", 100 * (value / s->lower_bound - 1));
+    if (!isnan(gap)) {
+        fprintf(f, " (gap %.2f %%)", 100 * gap);
     }
 }
 

@@ -333,6 +333,17 @@ void zb_schedule_free(struct zb_schedule *s)
     zb_free(s);
 }
 
+double zb_schedule_gap(const struct zb_schedule *s)
+{
+    double value = s->objective == ZB_PLAN_STEADY ? s->span : s->makespan;
+    double gap = value / s->lower_bound - 1;
+
+    if (!(s->lower_bound > 0)) {
+        return NAN;
+    }
+    return fabs(gap) < 1e-9 ? 0 : gap; /* rounding is no gap */
+}
+
 int zb_plan_is_uniform(const double *x, int n)
 {
     for (int i = 1; i < n; i++) {

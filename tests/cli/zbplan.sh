@@ -60,10 +60,16 @@ err 'planner gpipe needs 2424832'
 run 0 -p 4 -m 32 --planner gpipe
 
 # Files: write, check, plan from them.
+run 0 -p 3 -m 6 --budget 0 --compare
+planners=$(awk 'NR > 2 { print $1 }' stdout)
 for planner in zbv get_v_schedule 1f1b interleaved gpipe zb-h1 zb-h2 v-half \
     v-min pytorch-zbv dualpipev; do
+    out "^$planner "
+done
+for planner in $planners; do
     for format in json nodes torch; do
-        run 0 -p 3 -m 6 --planner $planner --cost 3,4,2,1 -f $format -o "$tmp/s"
+        run 0 -p 3 -m 6 --planner "$planner" --cost 3,4,2,1 --budget 0 \
+            -f $format -o "$tmp/s"
         [ ! -s "$tmp/stdout" ] || fail "-o also writes to standard output"
         run 0 --check "$tmp/s"
         out "legal: 3 stages, 6 microbatches"
@@ -159,8 +165,7 @@ fi
 run 0 -p 4 -m 8 --compare --cost 12,14,9,1
 out '^4 stages, 8 microbatches, objective step; peak: '
 out '^planner  *makespan  *bubble %  *gap %  *span  *peak memory  *peak  *plan ms'
-for planner in zbv get_v_schedule 1f1b interleaved gpipe zb-h1 zb-h2 v-half \
-    v-min pytorch-zbv dualpipev; do
+for planner in $planners; do
     out "^$planner .*x  *[0-9.]*\$"
 done
 run 0 -p 4 -m 8 --compare --max-mem 0.8x

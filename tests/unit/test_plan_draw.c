@@ -343,6 +343,44 @@ static void colors_change_no_letter(void)
     zb_schedule_free(s);
 }
 
+static void expect_text(const struct zb_schedule *s, const char *part,
+                        int is_there)
+{
+    char *text = draw(s, ZB_PLAN_TEXT, NULL);
+
+    CU_ASSERT_EQUAL(strstr(text, part) != NULL, is_there);
+    free(text);
+}
+
+static void gap_is_that_of_the_objective(void)
+{
+    struct zb_schedule *s = plan_rig_make("zbv", 4, 8, 1, 0), *back = NULL;
+    char *json;
+
+    s->makespan = 52;
+    s->span = 48;
+    s->lower_bound = 50;
+    expect_text(s, "lower bound 50 (gap 4.00 %)", 1);
+    expect_text(s, "objective step (makespan)", 1);
+    s->objective = ZB_PLAN_STEADY;
+    s->lower_bound = 48;
+    CU_ASSERT_EQUAL(zb_schedule_gap(s), 0);
+    expect_text(s, "lower bound 48 (gap 0.00 %)", 1);
+    expect_text(s, "objective steady (span)", 1);
+    s->lower_bound = 0;
+    CU_ASSERT(isnan(zb_schedule_gap(s)));
+    expect_text(s, "lower bound 0, bubble", 1);
+    s->lower_bound = NAN;
+    CU_ASSERT(isnan(zb_schedule_gap(s)));
+    expect_text(s, "lower bound", 0);
+    json = draw(s, ZB_PLAN_JSON, NULL);
+    ZBT_OK(zb_schedule_read(plan_rig_file(json, strlen(json)), &back));
+    CU_ASSERT_EQUAL(back->objective, ZB_PLAN_STEADY);
+    free(json);
+    zb_schedule_free(back);
+    zb_schedule_free(s);
+}
+
 static void formats_are_found_by_name(void)
 {
     enum zb_plan_format format;
@@ -369,6 +407,7 @@ int main(void)
         ZBT_CASE(trace_has_one_row_per_stage_and_a_bar_per_node),
         ZBT_CASE(text_rows_fit_the_columns),
         ZBT_CASE(colors_change_no_letter),
+        ZBT_CASE(gap_is_that_of_the_objective),
         ZBT_CASE(formats_are_found_by_name),
     };
 
