@@ -39,19 +39,21 @@ static void write_schedule(const struct zb_model *m,
 
 static void schedule_from_a_file_gives_the_same_bits(void)
 {
-    static const enum zb_plan_format format[] = {ZB_PLAN_NODES, ZB_PLAN_JSON};
+    static const enum zb_plan_format format[] = {ZB_PLAN_NODES, ZB_PLAN_JSON,
+                                                 ZB_PLAN_TORCH};
+    enum { N_FORMATS = ZB_COUNT_OF(format) };
     struct zb_model *m = ru_gpt2(0.1);
     struct ru_result want, have;
     struct ru_batch b;
     char file[1100];
 
     ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
-    for (size_t k = 0; k < 2 * ZB_COUNT_OF(planner); k++) {
+    for (size_t k = 0; k < N_FORMATS * ZB_COUNT_OF(planner); k++) {
         struct zb_session_opts o = ru_opts(N_STAGES, N_MICRO, N_ROWS);
 
-        o.planner = planner[k / 2];
+        o.planner = planner[k / N_FORMATS];
         ru_train_two_steps(m, &o, &b, &want);
-        write_schedule(m, &o, format[k % 2], file, sizeof(file));
+        write_schedule(m, &o, format[k % N_FORMATS], file, sizeof(file));
         o.planner = file;
         ru_train_two_steps(m, &o, &b, &have);
         CU_ASSERT(ru_result_equal(&have, &want));
