@@ -5,6 +5,7 @@
 #include "run/run_int.h"
 
 #include "zb/ckpt.h"
+#include "zb/compare.h"
 #include "zb/mem.h"
 
 const struct zb_schedule *zb_session_schedule(const struct zb_session *s)
@@ -25,6 +26,16 @@ const char *zb_session_backend(const struct zb_session *s)
 int zb_session_is_simulated(const struct zb_session *s)
 {
     return s->be->ops->is_simulated;
+}
+
+double zb_session_c_cost(const struct zb_session *s)
+{
+    return s->plan->in.c_cost;
+}
+
+double zb_session_ns_per_cost(const struct zb_session *s)
+{
+    return s->be->ops->is_simulated ? s->plan->o.sim_ns_per_cost : 0;
 }
 
 size_t zb_session_planned_bytes(const struct zb_session *s, int stage)
