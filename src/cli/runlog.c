@@ -80,11 +80,12 @@ void zbrun_show_step(FILE *f, const struct zbrun_record *r, double eta_s)
 
 enum zb_status zbrun_trace_rows(struct zb_trace *t, const struct zb_session *s)
 {
-    const struct zb_schedule *sched = zb_session_schedule(s);
-    char name[32];
+    int n = zb_session_schedule(s)->n_stage;
+    char name[40];
 
-    for (int i = 0; i < sched->n_stage; i++) {
-        snprintf(name, sizeof(name), "stage %d", i);
+    for (int i = 0; i < 2 * n; i++) {
+        snprintf(name, sizeof(name), "stage %d%s", i % n,
+                 i < n ? "" : " messages");
         ZB_TRY(zb_trace_name(t, ZB_TRACE_RAN, i, name));
         ZB_TRY(zb_trace_name(t, ZB_TRACE_PLANNED, i, name));
     }
@@ -110,6 +111,12 @@ static struct extent step_extent(const struct zb_session *s)
     return e;
 }
 
+/* Post-validation: nothing happens at these nodes. */
+static int is_mark(enum zb_node_type type)
+{
+    return type >= ZB_NODE_POST_VALIDATION;
+}
+
 enum zb_status zbrun_trace_step(struct zb_trace *t, const struct zb_session *s,
                                 int64_t origin_ns)
 {
@@ -126,17 +133,19 @@ enum zb_status zbrun_trace_step(struct zb_trace *t, const struct zb_session *s,
 
         for (size_t k = 0; k < nt.n; k++) {
             const struct zb_node *nd = &nt.node[k];
+            int row;
 
-            if (!zb_node_is_compute(nd->type)) {
+            if (is_mark(nd->type)) {
                 continue;
             }
+            row = zb_node_is_compute(nd->type) ? i : sched->n_stage + i;
             snprintf(name, sizeof(name), "%s%d mb %d",
                      zb_node_type_str(nd->type), nd->chunk, nd->mb);
-            ZB_TRY(zb_trace_span(t, ZB_TRACE_RAN, i, name,
+            ZB_TRY(zb_trace_span(t, ZB_TRACE_RAN, row, name,
                                  (double)(nt.start_ns[k] - origin_ns) * 1e-3,
                                  (double)(nt.end_ns[k] - nt.start_ns[k]) *
                                      1e-3));
-            ZB_TRY(zb_trace_span(t, ZB_TRACE_PLANNED, i, name,
+            ZB_TRY(zb_trace_span(t, ZB_TRACE_PLANNED, row, name,
                                  first_us + nd->start * per_unit,
                                  (nd->end - nd->start) * per_unit));
         }

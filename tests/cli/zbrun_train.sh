@@ -128,6 +128,14 @@ for event in json.load(open(sys.argv[1]))["traceEvents"]:
 want = {(pid, stage, "%s%d mb %d" % (kind, chunk, mb)): 2
         for pid in (0, 1) for stage in (0, 1) for kind in "FBW"
         for chunk in (0, 1) for mb in range(4)}
+# Forth and back between the two stages, in both legs of the V; sent and
+# received.
+messages = {key: n for key, n in spans.items() if key[1] >= 2}
+spans = {key: n for key, n in spans.items() if key[1] < 2}
+assert len(messages) == 2 * 2 * 4 * 4, messages
+assert set(messages.values()) == {2}, messages
+assert ((0, 2, "SEND_FORWARD0 mb 3") in messages
+        and (1, 3, "RECV_FORWARD0 mb 3") in messages), messages
 assert spans == want, (set(spans) ^ set(want))
 EOF
 else
