@@ -4,15 +4,14 @@
  */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/sink.h"
 #include "cli/zbplan_opts.h"
 #include "zb/mem.h"
 
@@ -35,58 +34,6 @@ static int is_file_planner(const char *planner)
 }
 
 /* ---- output ---- */
-
-/* Standard output, or a new file that replaces the old one once it is whole. */
-struct sink {
-    const char *path; /* NULL: standard output */
-    char *tmp;        /* what is being written; NULL: path itself */
-    FILE *f;
-};
-
-static enum zb_status sink_open(struct sink *k, const char *path)
-{
-    struct stat info;
-
-    *k = (struct sink){.path = path, .f = stdout};
-    if (path == NULL) {
-        return ZB_OK;
-    }
-    if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) {
-        k->tmp = zb_format("%s.tmp%ld", path, (long)getpid());
-        if (k->tmp == NULL) {
-            return ZB_ENOMEM;
-        }
-    }
-    k->f = fopen(k->tmp != NULL ? k->tmp : path, "w");
-    if (k->f == NULL) {
-        zb_free(k->tmp);
-        return zb_fail(ZB_EIO, "%s: %s", path, strerror(errno));
-    }
-    return ZB_OK;
-}
-
-/* Finish after the writer came to `st`. */
-static enum zb_status sink_close(struct sink *k, enum zb_status st)
-{
-    int is_bad = fflush(k->f) != 0 || ferror(k->f);
-
-    if (k->path != NULL) {
-        is_bad |= fclose(k->f) != 0;
-    }
-    if (st == ZB_OK && !is_bad && k->tmp != NULL) {
-        is_bad = rename(k->tmp, k->path) != 0;
-    }
-    if (st == ZB_OK && is_bad) {
-        st = zb_fail(ZB_EIO, "%s: cannot write: %s",
-                     k->path != NULL ? k->path : "standard output",
-                     strerror(errno));
-    }
-    if (st != ZB_OK && k->tmp != NULL) {
-        remove(k->tmp);
-    }
-    zb_free(k->tmp);
-    return st;
-}
 
 /* How wide the terminal is; 0 when that is not known. */
 static int terminal_columns(void)
@@ -130,10 +77,10 @@ static enum zb_status write_schedule(const struct zbplan_opts *o,
                                      const struct zb_schedule *s)
 {
     struct zb_plan_style style = style_for(o, in);
-    struct sink k;
+    struct zbcli_sink k;
 
-    ZB_TRY(sink_open(&k, o->output));
-    return sink_close(&k, zb_schedule_draw(s, o->format, &style, k.f));
+    ZB_TRY(zbcli_sink_open(&k, o->output));
+    return zbcli_sink_close(&k, zb_schedule_draw(s, o->format, &style, k.f));
 }
 
 /* ---- plan ---- */
@@ -313,10 +260,10 @@ static enum zb_status compare_one(const struct zbplan_opts *o,
 static enum zb_status compare(const struct zbplan_opts *o)
 {
     enum zb_status st = ZB_OK;
-    struct sink k;
+    struct zbcli_sink k;
     int n_made = 0;
 
-    ZB_TRY(sink_open(&k, o->output));
+    ZB_TRY(zbcli_sink_open(&k, o->output));
     fprintf(k.f,
             "%d stages, %d microbatches, objective %s; peak: as a "
             "multiple of 2P * F memory\n",
@@ -328,7 +275,7 @@ static enum zb_status compare(const struct zbplan_opts *o)
     if (st == ZB_OK && n_made == 0) {
         st = ZB_EINVAL;
     }
-    return sink_close(&k, st);
+    return zbcli_sink_close(&k, st);
 }
 
 static int run_compare(const struct zbplan_opts *o)

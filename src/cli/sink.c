@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+#include "cli/sink.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "zb/mem.h"
+
+enum zb_status zbcli_sink_open(struct zbcli_sink *k, const char *path)
+{
+    struct stat info;
+
+    *k = (struct zbcli_sink){.path = path, .f = stdout};
+    if (path == NULL) {
+        return ZB_OK;
+    }
+    if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) {
+        k->tmp = zb_format("%s.tmp%ld", path, (long)getpid());
+        if (k->tmp == NULL) {
+            return ZB_ENOMEM;
+        }
+    }
+    k->f = fopen(k->tmp != NULL ? k->tmp : path, "w");
+    if (k->f == NULL) {
+        zb_free(k->tmp);
+        return zb_fail(ZB_EIO, "%s: %s", path, strerror(errno));
+    }
+    return ZB_OK;
+}
+
+enum zb_status zbcli_sink_close(struct zbcli_sink *k, enum zb_status st)
+{
+    int is_bad = fflush(k->f) != 0 || ferror(k->f);
+
+    if (k->path != NULL) {
+        is_bad |= fclose(k->f) != 0;
+    }
+    if (st == ZB_OK && !is_bad && k->tmp != NULL) {
+        is_bad = rename(k->tmp, k->path) != 0;
+    }
+    if (st == ZB_OK && is_bad) {
+        st = zb_fail(ZB_EIO, "%s: cannot write: %s",
+                     k->path != NULL ? k->path : "standard output",
+                     strerror(errno));
+    }
+    if (st != ZB_OK && k->tmp != NULL) {
+        remove(k->tmp);
+    }
+    zb_free(k->tmp);
+    return st;
+}
