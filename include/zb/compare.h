@@ -45,6 +45,9 @@ struct zb_node_delay {
      * the device, or the node itself. Index in the stage's stream. */
     int from_stage;
     size_t from_node;
+    /* The node on another stage whose message this one needs; -1: none. */
+    int input_stage;
+    size_t input_node;
 };
 
 struct zb_stage_delay {
@@ -54,6 +57,7 @@ struct zb_stage_delay {
 
 struct zb_comparison {
     double ns_per_cost;   /* nanoseconds of a planned unit of time */
+    int is_fitted;        /* 1: it was chosen, not given */
     int64_t origin_ns;    /* the plan's time 0 in the clock of the run */
     double planned_ns;    /* from the plan's time 0 to its last end */
     double ran_ns;        /* from the origin to the last end */
@@ -87,8 +91,8 @@ size_t zb_comparison_worst(const struct zb_comparison *c,
 
 /* The costs of the session's plan: what zb_compare() needs beside the times. */
 double zb_session_c_cost(const struct zb_session *s);
-/* Nanoseconds of a unit of cost on simulated devices; 0 on others, where it is
- * not known. */
+/* Nanoseconds of a unit of cost: on simulated devices, or when costs were
+ * measured; 0 where it is not known. */
 double zb_session_ns_per_cost(const struct zb_session *s);
 
 #endif

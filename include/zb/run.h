@@ -198,6 +198,13 @@ enum zb_status zb_session_dump_grads(struct zb_session *s, const char *path,
 size_t zb_session_planned_bytes(const struct zb_session *s, int stage);
 size_t zb_session_allocated_bytes(const struct zb_session *s, int stage);
 
+/* Part i (from 0) of the planned bytes: its name, NULL behind the last. */
+const char *zb_session_memory_part(const struct zb_session *s, int stage, int i,
+                                   size_t *bytes_out);
+
+/* Print the layout, as zb_session_dry_run() does. */
+void zb_session_print(const struct zb_session *s, FILE *f);
+
 /* When each node of the stage's stream ran in the last training step, in
  * nanoseconds of zb_now_ns(): [n] in stream order, overwritten by the next. */
 struct zb_node_times {

@@ -3,6 +3,7 @@
  * The training loop and evaluation. */
 #include "config.h"
 #include "cli/job.h"
+#include "cli/report.h"
 
 #include <errno.h>
 #include <math.h>
@@ -93,6 +94,7 @@ struct loop {
     const void **field;
     FILE *log;
     struct zb_trace *trace;
+    struct zbrun_report *report; /* NULL: none is asked for */
     struct zb_lr lr;
     double peak_flops;
     int64_t start_ns;
@@ -173,6 +175,20 @@ static enum zb_status open_trace(struct loop *l)
     return zbrun_trace_rows(l->trace, l->s);
 }
 
+static enum zb_status open_report(struct loop *l)
+{
+    const char *path = l->job->opts->report != NULL ? l->job->opts->report
+                                                    : l->conf->output.report;
+
+    if (path == NULL) {
+        return ZB_OK;
+    }
+    if (l->job->opts->report == NULL) {
+        ZB_TRY(make_dir(l->conf->output.dir));
+    }
+    return zbrun_report_new(path, &l->report);
+}
+
 static enum zb_status open_loop(struct loop *l)
 {
     static const enum zb_lr_kind kind[] = {
@@ -199,23 +215,43 @@ static enum zb_status open_loop(struct loop *l)
     ZB_TRY(zb_session_new(l->job->model, &l->job->session, &l->s));
     ZB_TRY(open_log(l));
     ZB_TRY(open_trace(l));
-    return zb_session_is_simulated(l->s)
-               ? ZB_OK
-               : zb_session_measure_peak(l->s, &l->peak_flops);
+    ZB_TRY(open_report(l));
+    if (!zb_session_is_simulated(l->s)) {
+        ZB_TRY(zb_session_measure_peak(l->s, &l->peak_flops));
+    }
+    if (l->report != NULL) {
+        zbrun_report_set_peak(l->report, l->peak_flops);
+    }
+    return ZB_OK;
+}
+
+/* What was noted until a failure is worth most; that comes first, though, among
+ * the errors: `st`, with its text. */
+static enum zb_status write_notes(struct loop *l, enum zb_status st)
+{
+    char text[ZB_ABORT_TEXT_MAX];
+    enum zb_status report_st = ZB_OK, trace_st;
+
+    snprintf(text, sizeof(text), "%s", zb_error_text());
+    if (l->report != NULL) {
+        report_st = zbrun_report_write(l->report, l->job, l->s, st);
+    }
+    if (st == ZB_OK && report_st != ZB_OK) {
+        snprintf(text, sizeof(text), "%s", zb_error_text());
+        st = report_st;
+    }
+    trace_st = zb_trace_close(l->trace);
+    if (st == ZB_OK) {
+        return trace_st;
+    }
+    return zb_fail(st, "%s", text);
 }
 
 static enum zb_status close_loop(struct loop *l, enum zb_status st)
 {
-    char text[ZB_ABORT_TEXT_MAX];
-    enum zb_status trace_st;
-
+    st = write_notes(l, st);
+    zbrun_report_free(l->report);
     zb_session_free(l->s);
-    /* What was traced until a failure is worth most; its error comes first. */
-    snprintf(text, sizeof(text), "%s", zb_error_text());
-    trace_st = zb_trace_close(l->trace);
-    if (trace_st != ZB_OK) {
-        st = st == ZB_OK ? trace_st : zb_fail(st, "%s", text);
-    }
     if (l->log != NULL && fclose(l->log) != 0 && st == ZB_OK) {
         st = zb_fail(ZB_EIO, "%s: cannot write: %s", l->conf->output.log,
                      strerror(errno));
@@ -339,6 +375,11 @@ static enum zb_status do_step(struct loop *l, int64_t step)
     }
     if (l->log != NULL) {
         ZB_TRY(zbrun_log_step(l->log, l->conf->output.log, &r));
+    }
+    if (l->report != NULL) {
+        enum zb_status noted = zbrun_report_step(l->report, l->s, &r);
+
+        st = noted != ZB_OK ? noted : st;
     }
     show(l, &r);
     warn_diverged(l, &r);

@@ -42,7 +42,7 @@ static const struct row rows[] = {
     {OPT_TRACE, "trace", required_argument, "FILE",
      "Chrome trace of what ran, next to what was planned"},
     {OPT_REPORT, "report", required_argument, "FILE",
-     "one self-contained HTML page (not yet)"},
+     "one self-contained HTML page about the run"},
     {OPT_DUMP_GRADS, "dump-grads", required_argument, "DIR",
      "write the first step's gradients and loss to\n"
      "DIR/grads.safetensors"},
@@ -267,7 +267,7 @@ static enum zb_status apply(int c, char **argv, struct zbrun_opts *opts,
     case OPT_TRACE:
         return parse_path("--trace", optarg, &opts->trace);
     case OPT_REPORT:
-        return not_yet("--report", "the HTML report");
+        return parse_path("--report", optarg, &opts->report);
     case OPT_DUMP_GRADS:
         return parse_path("--dump-grads", optarg, &opts->dump_grads);
     case OPT_PRINT_CONFIG:
@@ -327,6 +327,9 @@ static enum zb_status check(const struct zbrun_opts *opts)
     }
     if (!is_train && opts->trace != NULL) {
         return zb_fail(ZB_ECONFIG, "--trace is for training runs only");
+    }
+    if (!is_train && opts->report != NULL) {
+        return zb_fail(ZB_ECONFIG, "--report is for training runs only");
     }
     if (!is_train && opts->dump_grads != NULL) {
         return zb_fail(ZB_ECONFIG, "--dump-grads is for training runs only");

@@ -39,13 +39,14 @@ struct zbrun_opts {
     size_t n_set;
     const char **set;       /* "SEC.KEY=VALUE", in order; for zb_conf_load() */
     const char *trace;      /* NULL: none */
+    const char *report;     /* NULL: none */
     const char *dump_grads; /* NULL: none */
     int verbosity;          /* -1 with -q, 0, 1 with -v */
 };
 
 /* Parse the command line; argv may be reordered. ZB_ECONFIG when it is wrong,
  * when options contradict each other, or when one asks for a feature that this
- * version does not have (--resume, --report): the text names the option. With
+ * version does not have (--resume): the text names the option. With
  * -h or -V nothing else is looked at. Release with zbrun_opts_release(). */
 enum zb_status zbrun_opts_parse(int argc, char **argv,
                                 struct zbrun_opts *opts_out) ZB_CHECKED;

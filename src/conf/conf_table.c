@@ -342,7 +342,7 @@ static const struct zb_conf_opt table[] = {
     {ROW(output, log, PATH, "log.jsonl"), .help = "One JSON object per step."},
     {ROW(output, trace, PATH, ""),
      .help = "Chrome trace of what ran, next to what was planned."},
-    {ROW(output, report, PATH, ""), .missing = "the HTML report", .idle = "",
+    {ROW(output, report, PATH, ""),
      .help = "One self-contained HTML page about the run."},
 };
 

@@ -171,6 +171,7 @@ static void align(struct job *j, double c_cost, double ns_per_cost)
     struct extent e = measure(j);
     struct zb_comparison *c = j->c;
 
+    c->is_fitted = !(ns_per_cost > 0);
     if (e.ran_first == INT64_MAX) {
         return; /* no nodes */
     }
@@ -264,6 +265,8 @@ static void judge(const struct job *j, int stage, size_t k, size_t before)
     d->order_ns = in_run.order - in_plan.order;
     d->own_ns = (r.end - r.start) - (p.end - p.start);
     d->delay_ns = r.end - p.end;
+    d->input_stage = from != NOWHERE ? from_stage : -1;
+    d->input_node = from != NOWHERE ? from : 0;
     blame(d, stage, k, before, from_stage, from);
 }
 

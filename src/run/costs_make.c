@@ -7,7 +7,6 @@
 #include "run/profile.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "zb/log.h"
 #include "zb/mem.h"
@@ -108,12 +107,6 @@ static enum zb_status from_model(const struct source *s,
     return ZB_OK;
 }
 
-/* A device that only sleeps can not be measured. */
-static int is_real(const struct source *s)
-{
-    return strcmp(s->backend, "sim") != 0;
-}
-
 static enum zb_status make(struct source *s, struct zb_cost_table **t_out)
 {
     const struct zb_session_opts *o = s->r.o;
@@ -122,7 +115,8 @@ static enum zb_status make(struct source *s, struct zb_cost_table **t_out)
     *t_out = NULL;
     ZB_TRY(zb_backend_find(o->backend, &ops));
     s->backend = ops->name;
-    if (o->costs == ZB_COSTS_GIVEN || !is_real(s)) {
+    /* A device that only sleeps can not be measured. */
+    if (o->costs == ZB_COSTS_GIVEN || ops->is_simulated) {
         struct zb_rates rates = zb_nominal_rates();
 
         return zb_costs_from_model(s->r.g, &s->r.max, &rates, &o->optim,

@@ -35,7 +35,12 @@ double zb_session_c_cost(const struct zb_session *s)
 
 double zb_session_ns_per_cost(const struct zb_session *s)
 {
-    return s->be->ops->is_simulated ? s->plan->o.sim_ns_per_cost : 0;
+    const struct zb_run_plan *p = s->plan;
+
+    if (s->be->ops->is_simulated) {
+        return p->o.sim_ns_per_cost;
+    }
+    return p->costs->source == ZB_COST_MEASURED ? p->unit_ns : 0;
 }
 
 size_t zb_session_planned_bytes(const struct zb_session *s, int stage)
@@ -46,6 +51,21 @@ size_t zb_session_planned_bytes(const struct zb_session *s, int stage)
 size_t zb_session_allocated_bytes(const struct zb_session *s, int stage)
 {
     return s->worker[stage].arena_bytes;
+}
+
+const char *zb_session_memory_part(const struct zb_session *s, int stage, int i,
+                                   size_t *bytes_out)
+{
+    if (i < 0 || i >= ZB_N_REGIONS) {
+        return NULL;
+    }
+    *bytes_out = s->plan->layout[stage].region_bytes[i];
+    return zb_region_str((enum zb_region)i);
+}
+
+void zb_session_print(const struct zb_session *s, FILE *f)
+{
+    zb_run_plan_print(s->plan, f);
 }
 
 void zb_session_fail_node(struct zb_session *s, int stage, size_t node)

@@ -40,7 +40,6 @@ done
 refuse 'only one of' -e -n llama.ini
 refuse 'contradict' -q -v llama.ini
 refuse 'checkpoints.* not have yet' -r llama.ini
-refuse 'not have yet' --report x.html llama.ini
 refuse '--set steps=1' -s steps=1 llama.ini
 
 # ---- what is not built ----

@@ -368,7 +368,6 @@ static void missing_features_are_refused_by_name(void)
         {"train.recompute=full", "recomputation"},
         {"checkpoint.dir=out", "checkpoints"},
         {"checkpoint.interval=10", "checkpoints"},
-        {"output.report=r.html", "the HTML report"},
         {"data.format=npy", "array files"},
         {"data.pixel_values=x.npy", "array files"},
         {"data.tokenizer=tokenizer.json", "tokenizer.json files"},
