@@ -60,6 +60,7 @@ struct zb_session_opts {
     /* "zbv", ...; "file:PATH"; or "auto": the planner with the shortest step of
      * those whose schedules fit. */
     const char *planner;
+    int n_chunk; /* chunks per stage of "interleaved"; 0: as the planner has */
     struct zb_plan_opts plan; /* budget < 0: a share of the first steps' time */
     enum zb_cut_mode cut;
     const int *layers_per_chunk; /* ZB_CUT_LIST: [n_virtual], model order */

@@ -260,6 +260,10 @@ static enum zb_status set_planner(struct zbrun_job *job)
                                          ? "parallel.scheduler_nodes"
                                          : "parallel.pp_style"));
     }
+    if (cp->pp_style == ZB_CONF_PP_INTERLEAVED) {
+        n_chunks = cp->num_model_chunks;
+        job->session.n_chunk = n_chunks;
+    }
     return zb_conf_set_model_chunks(job->conf, n_chunks);
 }
 

@@ -33,7 +33,9 @@ static void derive(struct zb_conf *conf)
         p->num_microbatches = 2 * p->pp_size;
     }
     if (p->num_model_chunks == 0) {
-        p->num_model_chunks = style_chunks(p->pp_style);
+        p->num_model_chunks = p->pp_style == ZB_CONF_PP_INTERLEAVED
+                                  ? 2
+                                  : style_chunks(p->pp_style);
     }
     if (!zb_conf_is_set(conf, "parallel.enable_sequence_parallelism")) {
         p->enable_sequence_parallelism = p->sp_size > 1;
@@ -128,6 +130,14 @@ static enum zb_status check_chunks(const struct zb_conf *conf)
                        zb_conf_where(conf, "parallel.num_model_chunks"),
                        p->num_model_chunks, zb_conf_pp_style_str(p->pp_style),
                        zb_conf_where(conf, "parallel.pp_style"), implied);
+    }
+    if (p->pp_style == ZB_CONF_PP_INTERLEAVED && p->num_model_chunks < 2) {
+        return zb_fail(ZB_ECONFIG,
+                       "%s: parallel.num_model_chunks = %d, but pp_style = "
+                       "interleaved (%s) needs 2 or more",
+                       zb_conf_where(conf, "parallel.num_model_chunks"),
+                       p->num_model_chunks,
+                       zb_conf_where(conf, "parallel.pp_style"));
     }
     if (p->num_layers_per_stage.n != 0 && n_chunks != 0 &&
         p->num_layers_per_stage.n != n_chunks) {

@@ -199,6 +199,10 @@ static enum zb_status fill(struct zb_run_plan *p)
     size_t most;
 
     ZB_TRY(zb_planner_shape(p->planner, &placement, &p->n_chunk));
+    if (placement == ZB_PLACE_LOOP && p->o.n_chunk > 0 &&
+        strncmp(p->planner, "file:", 5) != 0) {
+        p->n_chunk = p->o.n_chunk;
+    }
     p->n_virtual = p->n_stages * p->n_chunk;
     ZB_TRY(zb_plan_input_init(&p->in, p->n_stages, p->o.n_micro, placement,
                               p->n_chunk));

@@ -15,7 +15,8 @@ first_step() {
 
 cases() {
     for pp in 1 2 4; do
-        for style in zbv get_v_schedule 1f1b gpipe; do
+        for style in zbv get_v_schedule 1f1b gpipe interleaved zb-h1 zb-h2 \
+            v-half v-min pytorch-zbv dualpipev; do
             for cache in true false; do
                 echo "$pp $style $cache"
             done
@@ -23,12 +24,12 @@ cases() {
     done
 }
 
-# Half of the cases by default; each M has both halves over the families.
+# A fifth of the cases by default, others for each M and family.
 sample() {
     if [ -n "${ZBT_LONG:-}" ]; then
         cat
     else
-        awk -v odd="$1" '(NR + int((NR - 1) / 8)) % 2 == odd'
+        awk -v k="$1" 'NR % 5 == k'
     fi
 }
 
@@ -49,8 +50,8 @@ compare_all() {
 
 counts=${ZBT_LONG:+1 2 3 5 8 16}
 for m in ${counts:-1 5}; do
-    compare_all llama "$m" $((m % 2))
-    compare_all gpt2 "$m" $(((m + 1) % 2))
+    compare_all llama "$m" $((m % 5))
+    compare_all gpt2 "$m" $(((m + 2) % 5))
 done
 
 # The gradients are those of a step with --dump-grads or without.
@@ -67,6 +68,15 @@ done
 run 0 -q -b cpu -s parallel.partition=uniform "$tmp/llama.ini"
 same_bits "$tmp/dumped.jsonl" "$tmp/out/log.jsonl" "partition = uniform"
 
+# More chunks, for the schedule that takes them.
+for pp in 1 2 3; do
+    run 0 -q -b cpu -s parallel.pp_style=interleaved -s parallel.pp_size=$pp \
+        -s parallel.num_model_chunks=4 "$tmp/llama.ini"
+    same_bits "$tmp/dumped.jsonl" "$tmp/out/log.jsonl" "4 chunks, pp $pp"
+done
+run 2 -q -b cpu -s parallel.pp_style=interleaved \
+    -s parallel.num_model_chunks=1 "$tmp/llama.ini"
+
 # More stages than layers.
 run 0 -q -b cpu -s parallel.pp_size=12 "$tmp/llama.ini"
 same_bits "$tmp/dumped.jsonl" "$tmp/out/log.jsonl" "12 stages"
@@ -82,7 +92,7 @@ run 0 -q -b cpu -g 3,5 -s parallel.overlap_p2p=false "$tmp/llama.ini"
 same_bits "$tmp/dumped.jsonl" "$tmp/out/log.jsonl" "-g 3,5, no overlap"
 
 # A schedule from a file.
-for planner in zbv get_v_schedule 1f1b gpipe; do
+for planner in zbv get_v_schedule 1f1b gpipe interleaved dualpipev; do
     for format in nodes json; do
         plan 0 -p 2 -m 4 --planner $planner -f $format -o "$tmp/schedule"
         run 0 -q -b cpu -s parallel.pp_style=file \

@@ -118,6 +118,18 @@ static void derived_defaults_follow_other_keys(void)
     zb_conf_free(conf);
 }
 
+static void interleaved_chunks_are_two_or_as_set(void)
+{
+    struct zb_conf *conf = load_ok("[parallel]\npp_style = interleaved\n");
+
+    CU_ASSERT_EQUAL(conf->parallel.num_model_chunks, 2);
+    zb_conf_free(conf);
+    conf = load_ok("[parallel]\npp_style = interleaved\n"
+                   "num_model_chunks = 5\n");
+    CU_ASSERT_EQUAL(conf->parallel.num_model_chunks, 5);
+    zb_conf_free(conf);
+}
+
 static void file_values_of_all_kinds_are_read(void)
 {
     struct zb_conf *conf =
@@ -360,7 +372,6 @@ static void missing_features_are_refused_by_name(void)
     static const char *const asks[][2] = {
         {"parallel.tp_size=2", "tensor parallelism"},
         {"parallel.sp_size=2", "sequence parallelism"},
-        {"parallel.pp_style=interleaved", "the interleaved schedule"},
         {"parallel.p2p=nccl", "messages by NCCL"},
         {"precision.precision=bf16", "bf16"},
         {"precision.growth_factor=3", "fp16 loss scaling"},
@@ -455,6 +466,9 @@ static void keys_against_each_other_are_checked(void)
                         "run.ini:3", "2 values", "need 4"));
     CU_ASSERT(ini_fails("[parallel]\npp_style=1f1b\nnum_model_chunks=2\n",
                         "run.ini:3", "num_model_chunks = 2", "1f1b"));
+    CU_ASSERT(ini_fails("[parallel]\npp_style=interleaved\n"
+                        "num_model_chunks=1\n",
+                        "run.ini:3", "num_model_chunks = 1", "2 or more"));
     CU_ASSERT(ini_fails("[parallel]\npp_style=file\n", "run.ini:2",
                         "scheduler_nodes", NULL));
     CU_ASSERT(ini_fails("[schedule]\ncosts=given\nf_cost=1\nb_cost=1\n",
@@ -576,6 +590,7 @@ int main(void)
     static const struct zbt_case cases[] = {
         ZBT_CASE(defaults_are_those_of_the_interface),
         ZBT_CASE(derived_defaults_follow_other_keys),
+        ZBT_CASE(interleaved_chunks_are_two_or_as_set),
         ZBT_CASE(file_values_of_all_kinds_are_read),
         ZBT_CASE(unknown_names_are_errors_with_line_and_suggestion),
         ZBT_CASE(repeated_key_is_error_with_both_lines),

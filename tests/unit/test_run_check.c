@@ -61,7 +61,9 @@ static void train_checked(const struct zb_model *m,
 
 static void train_on_delay_seeds(struct zb_model *m)
 {
-    static const char *const planner[] = {"zbv", "1f1b", "gpipe"};
+    static const char *const planner[] = {"zbv",         "1f1b",
+                                          "gpipe",       "zb-h2",
+                                          "interleaved", "dualpipev"};
     int n_seeds = zbt_is_long() ? 20 : 3;
     struct zb_session_opts o = ru_opts(1, 3, N_ROWS);
     struct ru_result want, have;

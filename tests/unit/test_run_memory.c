@@ -82,7 +82,8 @@ static void equal_blocks_pack_without_loss(void)
 
 static void planned_bytes_are_allocated_bytes(void)
 {
-    static const char *const planner[] = {"zbv", "1f1b", "gpipe"};
+    static const char *const planner[] = {"zbv", "1f1b", "gpipe",
+                                          "interleaved", "v-min"};
     struct zb_model *m = ru_gpt2(0);
 
     for (int p = 1; p <= 4; p *= 2) {
