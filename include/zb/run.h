@@ -109,6 +109,15 @@ enum zb_status zb_session_dry_run(const struct zb_model *model,
                                   const struct zb_session_opts *o,
                                   FILE *f) ZB_CHECKED;
 
+/* Plan only, for a runtime of one's own: the schedule, and what the planner was
+ * told for it: times, memory and limits of the chunks that the layers were cut
+ * into. With `f` not NULL print like a dry run; a device that does not suffice
+ * is refused likewise. Release *in_out and free *s_out. */
+enum zb_status zb_session_plan(const struct zb_model *model,
+                               const struct zb_session_opts *o, FILE *f,
+                               struct zb_plan_input *in_out,
+                               struct zb_schedule **s_out) ZB_CHECKED;
+
 /* ---- steps --------------------------------------------------------------- */
 
 /* The batch of one step, in host memory, borrowed for the call. */

@@ -297,17 +297,45 @@ void zb_session_free(struct zb_session *s)
     zb_free(s);
 }
 
+/* *p_out is there, and to be freed, also when memory does not suffice. */
+static enum zb_status plan_and_print(const struct zb_model *model,
+                                     const struct zb_session_opts *o, FILE *f,
+                                     struct zb_run_plan **p_out)
+{
+    const struct zb_backend_ops *ops;
+
+    ZB_TRY(zb_backend_find(o->backend, &ops));
+    ZB_TRY(zb_run_plan_new(model, o, p_out));
+    if (f != NULL) {
+        zb_run_plan_print(*p_out, f);
+    }
+    return zb_run_plan_check_memory(*p_out);
+}
+
 enum zb_status zb_session_dry_run(const struct zb_model *model,
                                   const struct zb_session_opts *o, FILE *f)
 {
-    const struct zb_backend_ops *ops;
-    struct zb_run_plan *p;
-    enum zb_status st;
+    struct zb_run_plan *p = NULL;
+    enum zb_status st = plan_and_print(model, o, f, &p);
 
-    ZB_TRY(zb_backend_find(o->backend, &ops));
-    ZB_TRY(zb_run_plan_new(model, o, &p));
-    zb_run_plan_print(p, f);
-    st = zb_run_plan_check_memory(p);
+    zb_run_plan_free(p);
+    return st;
+}
+
+enum zb_status zb_session_plan(const struct zb_model *model,
+                               const struct zb_session_opts *o, FILE *f,
+                               struct zb_plan_input *in_out,
+                               struct zb_schedule **s_out)
+{
+    struct zb_run_plan *p = NULL;
+    enum zb_status st = plan_and_print(model, o, f, &p);
+
+    if (st == ZB_OK) {
+        *in_out = p->in;
+        *s_out = p->sched;
+        memset(&p->in, 0, sizeof(p->in));
+        p->sched = NULL;
+    }
     zb_run_plan_free(p);
     return st;
 }
