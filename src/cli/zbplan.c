@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli/sink.h"
+#include "cli/zbplan_config.h"
 #include "cli/zbplan_opts.h"
 #include "zb/mem.h"
 
@@ -56,6 +57,8 @@ static int is_set(const char *variable)
     return text != NULL && text[0] != '\0';
 }
 
+#define COLUMNS_OF_FILE 200
+
 /* A terminal gets colours (unless it or the user can not have them) and rows
  * that fit; a file gets neither. */
 static struct zb_plan_style style_for(const struct zbplan_opts *o,
@@ -64,6 +67,9 @@ static struct zb_plan_style style_for(const struct zbplan_opts *o,
     struct zb_plan_style style = {.in = in, .has_messages = o->has_messages};
     const char *term = getenv("TERM");
 
+    if (o->from != NULL) {
+        style.n_columns = COLUMNS_OF_FILE; /* times of models are uneven */
+    }
     if (o->output == NULL && isatty(STDOUT_FILENO)) {
         style.n_columns = terminal_columns();
         style.has_color =
@@ -112,6 +118,12 @@ static enum zb_status make(struct zbplan_opts *o, struct zb_plan_input *in,
     enum zb_placement placement = ZB_PLACE_V;
     int n_chunk = 0;
 
+    if (o->from != NULL) {
+        int is_read = o->format == ZB_PLAN_TEXT && o->output == NULL;
+
+        return zbplan_config_plan(o->from, o, o->planner,
+                                  is_read ? stdout : NULL, in, s_out);
+    }
     if (is_file_planner(o->planner)) {
         ZB_TRY(sizes_from_file(o));
     }
@@ -143,6 +155,23 @@ static int run_plan(struct zbplan_opts *o)
 
 /* ---- check ---- */
 
+/* With the model's memory against the limits there are. */
+static enum zb_status check_with_config(const struct zbplan_opts *o)
+{
+    char *planner = zb_format("file:%s", o->check_path);
+    struct zb_plan_input in = {0};
+    struct zb_schedule *s = NULL;
+    enum zb_status st = ZB_ENOMEM;
+
+    if (planner != NULL) {
+        st = zbplan_config_plan(o->from, o, planner, NULL, &in, &s);
+    }
+    zb_schedule_free(s);
+    zb_plan_input_release(&in);
+    zb_free(planner);
+    return st;
+}
+
 /* Memory is held against a limit only when there is one to hold it against. */
 static enum zb_status check_schedule(struct zbplan_opts *o,
                                      const struct zb_schedule *s)
@@ -155,6 +184,9 @@ static enum zb_status check_schedule(struct zbplan_opts *o,
         (o->n_micro > 0 && o->n_micro != s->n_micro)) {
         return zb_fail(ZB_ECONFIG, "it has %d stages and %d microbatches",
                        s->n_stage, s->n_micro);
+    }
+    if (o->from != NULL) {
+        return check_with_config(o);
     }
     if (o->max_mem.n == 0) {
         return ZB_OK;
@@ -239,10 +271,14 @@ static enum zb_status compare_one(const struct zbplan_opts *o,
     int n_chunk = 0;
 
     ZB_TRY(zb_planner_shape(planner, &placement, &n_chunk));
-    ZB_TRY(zbplan_opts_input(o, placement, n_chunk, n_chunk == 1,
-                             zb_planner_is_elastic(planner), &in));
-    st = zb_plan_make(planner, &in, &o->search, &s);
-    whole = zbplan_memory_unit(&in, n_chunk == 1);
+    if (o->from != NULL) {
+        st = zbplan_config_plan(o->from, o, planner, NULL, &in, &s);
+    } else {
+        ZB_TRY(zbplan_opts_input(o, placement, n_chunk, n_chunk == 1,
+                                 zb_planner_is_elastic(planner), &in));
+        st = zb_plan_make(planner, &in, &o->search, &s);
+    }
+    whole = st != ZB_OK ? 0 : zbplan_memory_unit(&in, n_chunk == 1);
     zb_plan_input_release(&in);
     if (st == ZB_OK) {
         print_compared(planner, s, whole, f);
@@ -285,6 +321,25 @@ static int run_compare(const struct zbplan_opts *o)
     return report(st == ZB_OK ? compare(o) : st);
 }
 
+static int run(struct zbplan_opts *o)
+{
+    if (o->config != NULL) {
+        enum zb_status st = zbplan_config_open(o, &o->from);
+
+        if (st != ZB_OK) {
+            return report(st);
+        }
+    }
+    switch (o->mode) {
+    case ZBPLAN_CHECK:
+        return run_check(o);
+    case ZBPLAN_COMPARE:
+        return run_compare(o);
+    default:
+        return run_plan(o);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct zbplan_opts o;
@@ -302,13 +357,10 @@ int main(int argc, char **argv)
     } else if (o.mode == ZBPLAN_VERSION) {
         printf("zbplan %s\n", PACKAGE_VERSION);
         status = EXIT_DONE;
-    } else if (o.mode == ZBPLAN_CHECK) {
-        status = run_check(&o);
-    } else if (o.mode == ZBPLAN_COMPARE) {
-        status = run_compare(&o);
     } else {
-        status = run_plan(&o);
+        status = run(&o);
     }
+    zbplan_config_close(o.from);
     zbplan_opts_release(&o);
     return status;
 }

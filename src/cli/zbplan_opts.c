@@ -94,6 +94,7 @@ static const struct row rows[] = {
 void zbplan_opts_usage(FILE *f)
 {
     fputs("usage: zbplan -p P -m M [options]\n"
+          "       zbplan [options] config.ini\n"
           "       zbplan --check FILE\n"
           "Try 'zbplan --help'.\n",
           f);
@@ -380,6 +381,7 @@ static enum zb_status take_option(struct zbplan_opts *o, int key,
         o->planner = arg;
         return ZB_OK;
     case OPT_COST:
+        o->has_c_cost = 1;
         return parse_triple("cost", arg, o->cost, &o->c_cost);
     case OPT_F_COST:
     case OPT_B_COST:
@@ -389,6 +391,7 @@ static enum zb_status take_option(struct zbplan_opts *o, int key,
                                               : "w-cost",
                           arg, &o->cost[key - OPT_F_COST]);
     case OPT_C_COST:
+        o->has_c_cost = 1;
         return parse_c_cost(arg, &o->c_cost);
     case OPT_MEM:
         return parse_triple("mem", arg, o->mem, NULL);
@@ -457,7 +460,7 @@ enum zb_status zbplan_opts_parse(struct zbplan_opts *o, int argc, char **argv)
     char shorts[2 * N_ROWS + 2];
     int key;
 
-    *o = (struct zbplan_opts){.planner = "zbv", .format = ZB_PLAN_TEXT};
+    *o = (struct zbplan_opts){.format = ZB_PLAN_TEXT};
     zb_plan_opts_init(&o->search);
     fill_getopt(longs, shorts);
     opterr = 0;
@@ -474,11 +477,13 @@ enum zb_status zbplan_opts_parse(struct zbplan_opts *o, int argc, char **argv)
             return ZB_OK;
         }
     }
-    if (optind < argc) {
-        return zb_fail(ZB_EINVAL,
-                       "%s: planning from a configuration file is not built "
-                       "yet",
-                       argv[optind]);
+    if (optind + 1 < argc) {
+        return zb_fail(ZB_EINVAL, "more than one configuration file: %s",
+                       argv[optind + 1]);
+    }
+    o->config = argv[optind]; /* NULL after the last */
+    if (o->planner == NULL && o->config == NULL) {
+        o->planner = "zbv";
     }
     return ZB_OK;
 }
@@ -571,8 +576,16 @@ static enum zb_status fill_input(const struct zbplan_opts *o, int is_pair,
         ZB_TRY(spread(cost_names[i], &o->cost[i], n, is_pair, cost[i]));
         ZB_TRY(spread(mem_names[i], &o->mem[i], n, is_pair, mem[i]));
     }
-    in->c_cost = o->c_cost;
+    if (o->has_c_cost) {
+        in->c_cost = o->c_cost;
+    }
     return set_limits(o, is_pair, is_limited, in);
+}
+
+enum zb_status zbplan_opts_override(const struct zbplan_opts *o,
+                                    struct zb_plan_input *in)
+{
+    return fill_input(o, 0, 0, in);
 }
 
 enum zb_status zbplan_opts_input(const struct zbplan_opts *o,

@@ -16,6 +16,8 @@ struct zbplan_list {
     int is_factor; /* --max-mem 1.5x */
 };
 
+struct zbplan_config;
+
 enum zbplan_mode {
     ZBPLAN_PLAN,
     ZBPLAN_CHECK,
@@ -27,7 +29,9 @@ enum zbplan_mode {
 struct zbplan_opts {
     enum zbplan_mode mode;
     int n_stage, n_micro; /* 0: not given */
-    const char *planner;
+    const char *config;  /* NULL: none */
+    struct zbplan_config *from; /* the same, once it is open */
+    const char *planner; /* NULL: that of the configuration */
     const char *check_path;
     const char *output; /* NULL: standard output */
     enum zb_plan_format format;
@@ -36,6 +40,7 @@ struct zbplan_opts {
     /* Time and memory of F, B, W; either one value or one per chunk. */
     struct zbplan_list cost[3], mem[3];
     double c_cost;
+    int has_c_cost; /* it was given */
     struct zbplan_list max_mem;
 };
 
@@ -55,6 +60,10 @@ enum zb_status zbplan_opts_input(const struct zbplan_opts *o,
                                  enum zb_placement placement, int n_chunk,
                                  int is_pair, int is_limited,
                                  struct zb_plan_input *in_out) ZB_CHECKED;
+
+/* Put what was given in place of what `in` has. */
+enum zb_status zbplan_opts_override(const struct zbplan_opts *o,
+                                    struct zb_plan_input *in) ZB_CHECKED;
 
 /* What --max-mem 1x means for such an input: 2P times the mean memory of F of
  * the chunks the options speak of. */

@@ -50,12 +50,13 @@ static double slowest_message(const struct zb_run_plan *p)
     return most;
 }
 
-/* In units of the mean F: only ratios matter to a planner. */
+/* In units of the mean F of half a stage, which is a chunk of a V: only ratios
+ * matter to a planner, but people compare planners. */
 void zb_run_fill_costs(struct zb_run_plan *p)
 {
     struct zb_layer_cost all =
         zb_costs_sum(p->costs, 0, zb_graph_n_layers(p->g));
-    double unit = all.f_ns > 0 ? all.f_ns / p->n_virtual : 1;
+    double unit = all.f_ns > 0 ? all.f_ns / (2 * p->n_stages) : 1;
 
     for (int v = 0; v < p->n_virtual; v++) {
         struct zb_layer_cost c = zb_costs_sum(p->costs, p->first_layer[v],
