@@ -251,10 +251,15 @@ struct zb_chunk_info {
 };
 struct zb_chunk_info zb_chunk_info(const struct zb_chunk *c);
 
-/* What a device does, for estimates: operations and bytes per nanosecond, and
- * what it takes to launch a kernel that has nothing to do. */
+/* Which factors of a product lie transposed in memory: libraries are not as
+ * fast with each. */
+enum zb_product { ZB_PRODUCT_NN, ZB_PRODUCT_NT, ZB_PRODUCT_TN, ZB_N_PRODUCTS };
+
+/* What a device does, for estimates: operations (of products; others count as
+ * NN) and bytes per nanosecond, and what it takes to launch a kernel that has
+ * nothing to do. */
 struct zb_rates {
-    double flops_per_ns, bytes_per_ns, launch_ns;
+    double flops_per_ns[ZB_N_PRODUCTS], bytes_per_ns, launch_ns;
 };
 
 /* Time of each pass over one microbatch: every launch takes as long as its

@@ -185,8 +185,10 @@ const struct zb_model *zb_session_model(const struct zb_session *s);
 /* The costs that were planned with, per chunk, and of a message: in ms and us
  * where they are known. */
 void zb_session_print_costs(const struct zb_session *s, FILE *f);
-/* How long the nodes of the last training step took, against those costs:
- * medians over its microbatches. */
+/* Planned time of forward and backward of a step, in ns; 0 with given costs. */
+double zb_session_planned_ns(const struct zb_session *s);
+/* With ZB_COSTS_MEASURED: how long nodes took against those costs, medians over
+ * microbatches and the last training steps; nothing before the second step. */
 void zb_session_print_cost_errors(const struct zb_session *s, FILE *f);
 const char *zb_session_backend(const struct zb_session *s);
 /* 1: the devices compute nothing; losses, norms and parameters mean nothing. */

@@ -406,7 +406,8 @@ enum zb_status zbrun_train(const struct zbrun_job *job,
                                 "are 0 and nothing is evaluated",
                    zb_session_backend(l.s));
         }
-        if (job->opts->verbosity > 0 ||
+        /* The log of -v has them already. */
+        if (job->opts->verbosity == 0 &&
             job->session.costs == ZB_COSTS_MEASURED) {
             zb_session_print_costs(l.s, stderr);
         }

@@ -70,7 +70,11 @@ static double launch_ns(const struct zb_chunk *c, const struct zb_instr *instr,
                         enum zb_pass pass, const struct zb_bind *bind,
                         const struct zb_rates *r)
 {
-    double work = launch_flops(c, instr, pass, bind) / r->flops_per_ns;
+    const struct zb_op *op = instr->op;
+    enum zb_product form = op != NULL && op->row->product != NULL
+                               ? op->row->product(op, pass)
+                               : ZB_PRODUCT_NN;
+    double work = launch_flops(c, instr, pass, bind) / r->flops_per_ns[form];
     double bytes = 0;
 
     for (int i = 0; i < instr->n_slots; i++) {

@@ -146,6 +146,8 @@ struct zb_op_row {
     double (*uniform)(const struct zb_op *op);
     /* What of its options its kernels' time may depend on; NULL: nothing. */
     int (*variant)(const struct zb_op *op);
+    /* The product it is in a pass; NULL: none, or an ordinary one. */
+    enum zb_product (*product)(const struct zb_op *op, enum zb_pass pass);
     zb_emit_fn forward, backward_input, backward_weight;
     /* Operations of F, and of B and W as if every gradient were wanted. */
     struct zb_flops (*flops)(const struct zb_graph *g, const struct zb_op *op,
@@ -367,6 +369,8 @@ enum zb_status zb_mse_forward(struct zb_emit *e);
 enum zb_status zb_mse_backward_input(struct zb_emit *e);
 double zb_pass_uniform(const struct zb_op *op);
 double zb_scale_uniform(const struct zb_op *op);
+enum zb_product zb_linear_product(const struct zb_op *op,
+                                  enum zb_pass pass);
 int zb_linear_variant(const struct zb_op *op);
 int zb_rope_variant(const struct zb_op *op);
 int zb_attention_variant(const struct zb_op *op);

@@ -49,6 +49,15 @@ struct zb_flops zb_linear_flops(const struct zb_graph *g,
     return cost;
 }
 
+enum zb_product zb_linear_product(const struct zb_op *op, enum zb_pass pass)
+{
+    if (pass == ZB_PASS_W) {
+        return ZB_PRODUCT_TN;
+    }
+    return (pass == ZB_PASS_B) == op->u.linear.in_by_out ? ZB_PRODUCT_NT
+                                                         : ZB_PRODUCT_NN;
+}
+
 int zb_linear_variant(const struct zb_op *op)
 {
     return op->u.linear.in_by_out;

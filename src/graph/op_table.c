@@ -26,6 +26,7 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
                IN_WEIGHT("weight", ZB_IN_B),
                IN_WEIGHT("bias", ZB_IN_OPTIONAL)},
         .variant = zb_linear_variant,
+        .product = zb_linear_product,
         .forward = zb_linear_forward,
         .backward_input = zb_linear_backward_input,
         .backward_weight = zb_linear_backward_weight,

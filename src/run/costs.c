@@ -129,7 +129,7 @@ const char *zb_cost_source_str(enum zb_cost_source source)
 struct zb_rates zb_nominal_rates(void)
 {
     struct zb_rates r = {
-        .flops_per_ns = 64, .bytes_per_ns = 10, .launch_ns = 500};
+        .flops_per_ns = {64, 64, 64}, .bytes_per_ns = 10, .launch_ns = 500};
 
     return r;
 }

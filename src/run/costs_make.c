@@ -98,8 +98,13 @@ static enum zb_status from_model(const struct source *s,
         ZB_TRY(get_numbers(s, "rates", zb_profile_rates, ZB_N_RATES, v,
                            &is_there));
     }
-    if (is_there && v[0] > 0 && v[1] > 0) {
-        rates = (struct zb_rates){v[0], v[1], v[2]};
+    for (int i = 0; i < ZB_N_RATES - 1; i++) {
+        is_there = is_there && v[i] > 0;
+    }
+    if (is_there) {
+        memcpy(rates.flops_per_ns, v, sizeof(rates.flops_per_ns));
+        rates.bytes_per_ns = v[ZB_N_PRODUCTS];
+        rates.launch_ns = v[ZB_N_PRODUCTS + 1];
     }
     ZB_TRY(zb_costs_from_model(s->r.g, &s->r.max, &rates, &s->r.o->optim,
                                t_out));

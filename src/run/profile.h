@@ -87,9 +87,9 @@ enum zb_status zb_profile_messages(struct zb_seat *s,
 /* Bytes of the message that is timed: of the most frequent kind of layer. */
 size_t zb_profile_message_bytes(const struct zb_profile_request *r);
 
-/* Results: operations per nanosecond of products as the model has them, bytes
- * per nanosecond, nanoseconds of a launch without work. */
+/* Results: operations per nanosecond of each form of product, of the model's
+ * sizes; bytes per nanosecond; nanoseconds of a launch without work. */
 enum zb_status zb_profile_rates(struct zb_seat *s) ZB_CHECKED;
-#define ZB_N_RATES 3
+#define ZB_N_RATES (ZB_N_PRODUCTS + 2)
 
 #endif

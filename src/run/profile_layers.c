@@ -19,18 +19,24 @@
 /* Between two passes of a layer a stage touches its other layers. That many
  * bytes stand for them: more than any cache keeps. */
 #define MAX_OTHERS ((size_t)64 << 20)
+/* Kinds are measured in turn, so that one slow moment is shared by all, as far
+ * as they fit into this together. */
+#define MAX_TOGETHER ((size_t)512 << 20)
 
 /* Device memory of one layer. Arrays as in struct zb_chunk_run. */
 struct layer {
     struct zb_chunk_info info;
     const struct zb_chunk *chunk;
     struct zb_chunk_run run;
+    void *space[ZB_N_SPACES];
     void *memory;
     void **data, **konst;
     zb_real **value, **grad, **m, **v;
     int64_t *sample;
     zb_real *others; /* of the stage: cools the caches down */
     int64_t n_others;
+    size_t bytes;
+    double ns[ZB_N_PASSES][WARM_UP + MAX_ROUNDS];
 };
 
 /* ---- memory -------------------------------------------------------------- */
@@ -98,7 +104,7 @@ static void carve_all(struct layer *l, const struct zb_profile_request *r,
     }
     for (int i = 0; i < ZB_N_SPACES; i++) {
         if (l->info.bytes[i] > 0) {
-            l->run.space[i] = carve(c, l->info.bytes[i]);
+            l->space[i] = carve(c, l->info.bytes[i]);
         }
     }
     l->sample = carve(c, (size_t)r->max.value[ZB_SYM_BATCH] * sizeof(int64_t));
@@ -139,37 +145,58 @@ static enum zb_status alloc_arrays(struct layer *l, const struct zb_graph *g)
     return ZB_OK;
 }
 
+/* Decide what it takes, on the host. */
+static enum zb_status plan_layer(struct zb_seat *s, int kind, struct layer *l)
+{
+    const struct zb_profile_request *r = s->p->r;
+    struct carver c = {NULL, 0};
+
+    l->chunk = r->kinds->chunk[kind];
+    l->info = zb_chunk_info(l->chunk);
+    l->n_others = count_others(r);
+    ZB_TRY(alloc_arrays(l, r->g));
+    carve_all(l, r, &c);
+    l->bytes = c.at;
+    return ZB_OK;
+}
+
 static enum zb_status alloc_layer(struct zb_seat *s, struct layer *l)
 {
     const struct zb_profile_request *r = s->p->r;
     struct carver c = {NULL, 0};
 
-    ZB_TRY(alloc_arrays(l, r->g));
-    l->n_others = count_others(r);
+    ZB_TRY(s->ops->mem_alloc(s->dev, l->bytes, "profile", &l->memory));
+    c.base = l->memory;
     carve_all(l, r, &c);
-    ZB_TRY(s->ops->mem_alloc(s->dev, c.at, "profile", &l->memory));
-    c = (struct carver){l->memory, 0};
-    carve_all(l, r, &c);
-    l->run.ops = s->ops;
-    l->run.stream = s->stream;
-    l->run.bind = r->max;
-    l->run.data = l->data;
-    l->run.consts = l->konst;
-    l->run.param = l->value;
-    l->run.grad = l->grad;
-    l->run.sample = l->sample;
-    l->run.is_training = 1;
-    l->run.loss_scale = 1 / (double)zb_graph_loss_elems(r->g, &r->max);
+    l->run = (struct zb_chunk_run){
+        .ops = s->ops,
+        .stream = s->stream,
+        .bind = r->max,
+        .data = l->data,
+        .consts = l->konst,
+        .param = l->value,
+        .grad = l->grad,
+        .loss_sum = l->run.loss_sum,
+        .loss_scale = 1 / (double)zb_graph_loss_elems(r->g, &r->max),
+        .is_training = 1,
+        .sample = l->sample,
+    };
+    memcpy(l->run.space, l->space, sizeof(l->space));
     return ZB_OK;
 }
 
-static void free_layer(struct zb_seat *s, struct layer *l)
+static void release_memory(struct zb_seat *s, struct layer *l)
 {
     if (l->memory != NULL) {
         /* After a failure there may still be work on the stream. */
         (void)!s->ops->stream_sync(s->stream);
         s->ops->mem_free(s->dev, l->memory);
+        l->memory = NULL;
     }
+}
+
+static void free_layer(struct layer *l)
+{
     zb_free(l->grad);
     zb_free(l->v);
     zb_free(l->m);
@@ -335,40 +362,79 @@ static enum zb_status time_update(struct zb_seat *s, struct layer *l,
     return ZB_OK;
 }
 
-static enum zb_status time_layer(struct zb_seat *s, struct layer *l,
-                                 double *result)
+static enum zb_status time_round(struct zb_seat *s, struct layer *l, int n,
+                                 int round)
 {
-    double ns[ZB_N_PASSES][MAX_ROUNDS + WARM_UP];
-    int64_t end = zb_now_ns() + BUDGET_NS / s->p->r->kinds->n_kinds;
+    for (int k = 0; k < n; k++) {
+        for (int pass = 0; pass < ZB_N_PASSES; pass++) {
+            ZB_TRY(time_pass(s, &l[k], pass, &l[k].ns[pass][round]));
+        }
+    }
+    return ZB_OK;
+}
+
+/* The budget covers what it took to make the layers. */
+static enum zb_status time_layers(struct zb_seat *s, struct layer *l, int n,
+                                  int64_t began_ns, double *result)
+{
+    int64_t end = began_ns + BUDGET_NS / s->p->r->kinds->n_kinds * n;
     int round = 0, has_time = 1;
 
     while (round < WARM_UP + MIN_ROUNDS ||
            (round < WARM_UP + MAX_ROUNDS && has_time)) {
-        for (int pass = 0; pass < ZB_N_PASSES; pass++) {
-            ZB_TRY(time_pass(s, l, pass, &ns[pass][round]));
-        }
+        ZB_TRY(time_round(s, l, n, round));
         ZB_TRY(zb_seat_has_time(s, end, &has_time));
         round++;
     }
-    for (int pass = 0; pass < ZB_N_PASSES; pass++) {
-        result[ZB_LAYER_F + pass] =
-            zb_median(ns[pass] + WARM_UP, (size_t)(round - WARM_UP));
+    for (int k = 0; k < n; k++) {
+        double *res = result + (size_t)k * ZB_N_LAYER_TIMES;
+
+        for (int pass = 0; pass < ZB_N_PASSES; pass++) {
+            res[ZB_LAYER_F + pass] = zb_median(l[k].ns[pass] + WARM_UP,
+                                               (size_t)(round - WARM_UP));
+        }
+        ZB_TRY(time_update(s, &l[k], &res[ZB_LAYER_UPDATE]));
     }
-    return time_update(s, l, &result[ZB_LAYER_UPDATE]);
+    return ZB_OK;
 }
 
-static enum zb_status profile_kind(struct zb_seat *s, int kind)
+static enum zb_status profile_together(struct zb_seat *s, struct layer *l,
+                                       int n, double *result)
 {
-    struct layer l = {.chunk = s->p->r->kinds->chunk[kind]};
-    enum zb_status st;
+    int64_t began = zb_now_ns();
+    enum zb_status st = ZB_OK;
 
-    l.info = zb_chunk_info(l.chunk);
-    ZB_TRY_GOTO(st, alloc_layer(s, &l), out);
-    ZB_TRY_GOTO(st, fill_layer(s, &l), out);
-    st = time_layer(s, &l, s->result + (size_t)kind * ZB_N_LAYER_TIMES);
-out:
-    free_layer(s, &l);
+    for (int k = 0; k < n && st == ZB_OK; k++) {
+        st = alloc_layer(s, &l[k]);
+        st = st == ZB_OK ? fill_layer(s, &l[k]) : st;
+    }
+    st = st == ZB_OK ? time_layers(s, l, n, began, result) : st;
+    for (int k = 0; k < n; k++) {
+        release_memory(s, &l[k]);
+    }
     return st;
+}
+
+static enum zb_status profile_kinds(struct zb_seat *s, struct layer *l, int n)
+{
+    int first = 0;
+
+    for (int k = 0; k < n; k++) {
+        ZB_TRY(plan_layer(s, k, &l[k]));
+    }
+    while (first < n) {
+        size_t bytes = l[first].bytes;
+        int end = first + 1;
+
+        while (end < n && bytes + l[end].bytes <= MAX_TOGETHER) {
+            bytes += l[end++].bytes;
+        }
+        ZB_TRY(profile_together(s, l + first, end - first,
+                                s->result +
+                                    (size_t)first * ZB_N_LAYER_TIMES));
+        first = end;
+    }
+    return ZB_OK;
 }
 
 size_t zb_profile_n_layer_results(const struct zb_profile_request *r)
@@ -379,9 +445,17 @@ size_t zb_profile_n_layer_results(const struct zb_profile_request *r)
 enum zb_status zb_profile_layers(struct zb_seat *s)
 {
     int n = s->p->r->kinds->n_kinds;
+    struct layer *l = zb_alloc_array((size_t)n, sizeof(*l));
+    enum zb_status st;
 
-    for (int k = 0; k < n; k++) {
-        ZB_TRY(profile_kind(s, k));
+    if (l == NULL) {
+        return ZB_ENOMEM;
     }
+    st = profile_kinds(s, l, n);
+    for (int k = 0; k < n; k++) {
+        free_layer(&l[k]);
+    }
+    zb_free(l);
+    ZB_TRY(st);
     return zb_profile_messages(s, s->result + (size_t)n * ZB_N_LAYER_TIMES);
 }

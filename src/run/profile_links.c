@@ -13,7 +13,7 @@
 
 #include "zb/mem.h"
 
-#define ROUNDS 15
+#define ROUNDS 41
 #define WARM_UP 2
 
 struct link {
@@ -96,6 +96,14 @@ static enum zb_status turn(struct link *l, int is_full)
     return throw_ball(l, contents);
 }
 
+/* The lower quartile: a turn is so short that one interrupt of either side
+ * makes it many times as long, and in a run most messages are early. */
+static double typical(double ns[ROUNDS])
+{
+    (void)zb_median(ns, ROUNDS); /* sorts */
+    return ns[ROUNDS / 4];
+}
+
 static enum zb_status time_turns(struct link *l, int is_full, double *ns_out)
 {
     double ns[ROUNDS];
@@ -109,7 +117,7 @@ static enum zb_status time_turns(struct link *l, int is_full, double *ns_out)
         }
     }
     ZB_TRY(l->s->ops->stream_sync(l->s->stream));
-    *ns_out = zb_median(ns, ROUNDS);
+    *ns_out = typical(ns);
     return ZB_OK;
 }
 
@@ -128,7 +136,7 @@ static enum zb_status time_local(struct link *l, double *ns_out)
             ns[round] = (double)(zb_now_ns() - begin);
         }
     }
-    *ns_out = zb_median(ns, ROUNDS);
+    *ns_out = typical(ns);
     return ZB_OK;
 }
 

@@ -45,24 +45,63 @@ static struct sizes find_product(const struct zb_profile_request *r)
     return z;
 }
 
-static enum zb_status launch_product(struct zb_seat *s, zb_real *mem)
+/* The sizes of the pass in which a linear layer has that form. */
+static struct zb_k_gemm product_of(struct sizes z, enum zb_product form,
+                                   zb_real *mem)
+{
+    struct zb_k_gemm k = {.a = mem,
+                          .b = mem + z.m * z.k,
+                          .c = mem + z.m * z.k + z.k * z.n};
+
+    switch (form) {
+    case ZB_PRODUCT_NT: /* y = x W^T */
+        k.trans_b = 1;
+        break;
+    case ZB_PRODUCT_TN: /* dW += dy^T x */
+        k.b = mem + z.m * z.n;
+        k.c = mem + z.m * z.n + z.m * z.k;
+        k.trans_a = k.accumulate = 1;
+        k.m = k.lda = z.n;
+        k.n = k.ldb = k.ldc = z.k;
+        k.k = z.m;
+        return k;
+    default:
+        break;
+    }
+    k.m = z.m;
+    k.n = k.ldc = z.n;
+    k.k = k.lda = z.k;
+    k.ldb = k.trans_b ? z.k : z.n;
+    return k;
+}
+
+static enum zb_status launch_product(struct zb_seat *s, zb_real *mem,
+                                     enum zb_product form)
 {
     struct sizes z = find_product(s->p->r);
-    struct zb_k_gemm k = {.m = z.m,
-                          .n = z.n,
-                          .k = z.k,
-                          .a = mem,
-                          .b = mem + z.m * z.k,
-                          .c = mem + z.m * z.k + z.k * z.n,
-                          .lda = z.k,
-                          .ldb = z.n,
-                          .ldc = z.n};
+    struct zb_k_gemm k = product_of(z, form, mem);
     struct zb_launch l = {
         .kernel = ZB_K_gemm, .label = "profile", .params = &k};
 
-    zb_launch_reals(&l, mem, z.m * z.k + z.k * z.n, ZB_READ);
-    zb_launch_reals(&l, k.c, z.m * z.n, ZB_WRITE);
+    zb_launch_reals(&l, mem, k.c - mem, ZB_READ);
+    zb_launch_reals(&l, k.c, k.m * k.n,
+                    k.accumulate ? ZB_READ_WRITE : ZB_WRITE);
     return s->ops->launch(s->stream, &l);
+}
+
+static enum zb_status launch_nn(struct zb_seat *s, zb_real *mem)
+{
+    return launch_product(s, mem, ZB_PRODUCT_NN);
+}
+
+static enum zb_status launch_nt(struct zb_seat *s, zb_real *mem)
+{
+    return launch_product(s, mem, ZB_PRODUCT_NT);
+}
+
+static enum zb_status launch_tn(struct zb_seat *s, zb_real *mem)
+{
+    return launch_product(s, mem, ZB_PRODUCT_TN);
 }
 
 static enum zb_status launch_add(struct zb_seat *s, zb_real *mem)
@@ -111,9 +150,12 @@ static enum zb_status time_launch(struct zb_seat *s, zb_real *mem,
 
 enum zb_status zb_profile_rates(struct zb_seat *s)
 {
+    static enum zb_status (*const launch[ZB_N_RATES])(struct zb_seat *s,
+                                                      zb_real *mem) = {
+        launch_nn, launch_nt, launch_tn, launch_add, launch_nothing};
     struct sizes z = find_product(s->p->r);
     int64_t n = z.m * z.k + z.k * z.n + z.m * z.n;
-    double product, add, launches;
+    double *v = s->result;
     void *mem;
 
     n = n > 3 * ARRAY_REALS ? n : 3 * ARRAY_REALS;
@@ -121,12 +163,14 @@ enum zb_status zb_profile_rates(struct zb_seat *s)
                              &mem));
     s->scratch = mem;
     ZB_TRY(zb_fill(s->ops, s->stream, mem, n, 1, "profile"));
-    ZB_TRY(time_launch(s, mem, launch_product, &product));
-    ZB_TRY(time_launch(s, mem, launch_add, &add));
-    ZB_TRY(time_launch(s, mem, launch_nothing, &launches));
-    s->result[0] =
-        2 * (double)z.m * (double)z.n * (double)z.k / product;
-    s->result[1] = 3.0 * ARRAY_REALS * sizeof(zb_real) / add;
-    s->result[2] = launches / N_LAUNCHES;
+    for (int i = 0; i < ZB_N_RATES; i++) {
+        ZB_TRY(time_launch(s, mem, launch[i], &v[i]));
+    }
+    for (int i = 0; i < ZB_N_PRODUCTS; i++) {
+        v[i] = 2 * (double)z.m * (double)z.n * (double)z.k / v[i];
+    }
+    v[ZB_N_PRODUCTS] =
+        3.0 * ARRAY_REALS * sizeof(zb_real) / v[ZB_N_PRODUCTS];
+    v[ZB_N_PRODUCTS + 1] /= N_LAUNCHES;
     return ZB_OK;
 }

@@ -47,11 +47,48 @@ void zb_session_print_costs(const struct zb_session *s, FILE *f)
     zb_run_plan_print_costs(s->plan, f);
 }
 
+double zb_session_planned_ns(const struct zb_session *s)
+{
+    return s->plan->sched->makespan * s->plan->unit_ns;
+}
+
 /* ---- costs against what was ---------------------------------------------- */
 
+/* What is noted of a step: times of the nodes of each type in each chunk, then
+ * that of all. */
+static const enum zb_node_type noted_type[] = {ZB_NODE_F, ZB_NODE_B, ZB_NODE_W,
+                                               ZB_NODE_BW};
+#define N_NOTED ZB_COUNT_OF(noted_type)
+
+static size_t notes_per_step(const struct zb_session *s)
+{
+    return N_NOTED * (size_t)s->plan->n_virtual + 1;
+}
+
+enum zb_status zb_notes_init(struct zb_session *s)
+{
+    size_t n_micro = (size_t)s->plan->o.n_micro;
+
+    if (s->plan->o.costs != ZB_COSTS_MEASURED || s->plan->unit_ns == 0) {
+        return ZB_OK;
+    }
+    s->note = zb_alloc_array(ZB_NOTE_STEPS * notes_per_step(s),
+                             sizeof(*s->note));
+    s->note_room = zb_alloc_array(
+        n_micro > ZB_NOTE_STEPS ? n_micro : ZB_NOTE_STEPS,
+        sizeof(*s->note_room));
+    return s->note == NULL || s->note_room == NULL ? ZB_ENOMEM : ZB_OK;
+}
+
+void zb_notes_release(struct zb_session *s)
+{
+    zb_free(s->note_room);
+    zb_free(s->note);
+}
+
 /* Median time in ns of the nodes of one type in one chunk; NAN without any. */
-static double node_median(const struct zb_session *s, int virt,
-                          enum zb_node_type type, double *room)
+static double node_median(struct zb_session *s, int virt,
+                          enum zb_node_type type)
 {
     struct zb_node_times t =
         zb_session_node_times(s, zb_stage_of(s->plan, virt));
@@ -60,10 +97,10 @@ static double node_median(const struct zb_session *s, int virt,
 
     for (size_t i = 0; i < t.n; i++) {
         if (t.node[i].type == type && t.node[i].chunk == chunk) {
-            room[n++] = (double)(t.end_ns[i] - t.start_ns[i]);
+            s->note_room[n++] = (double)(t.end_ns[i] - t.start_ns[i]);
         }
     }
-    return n > 0 ? zb_median(room, n) : NAN;
+    return n > 0 ? zb_median(s->note_room, n) : NAN;
 }
 
 static double span_ns(const struct zb_session *s)
@@ -78,7 +115,39 @@ static double span_ns(const struct zb_session *s)
             last = t.end_ns[k] > last ? t.end_ns[k] : last;
         }
     }
-    return last > first ? (double)(last - first) : NAN;
+    return (double)(last - first);
+}
+
+void zb_notes_take(struct zb_session *s)
+{
+    double *note;
+
+    if (s->note == NULL || s->n_noted++ == 0) {
+        return; /* the first step warms up */
+    }
+    note = s->note +
+           (size_t)((s->n_noted - 2) % ZB_NOTE_STEPS) * notes_per_step(s);
+    for (int v = 0; v < s->plan->n_virtual; v++) {
+        for (size_t i = 0; i < N_NOTED; i++) {
+            *note++ = node_median(s, v, noted_type[i]);
+        }
+    }
+    *note = span_ns(s);
+}
+
+/* Over the steps. */
+static double note_median(const struct zb_session *s, size_t i)
+{
+    size_t n = s->n_noted - 1 < ZB_NOTE_STEPS ? (size_t)s->n_noted - 1
+                                              : ZB_NOTE_STEPS;
+
+    for (size_t k = 0; k < n; k++) {
+        s->note_room[k] = s->note[k * notes_per_step(s) + i];
+        if (isnan(s->note_room[k])) {
+            return NAN;
+        }
+    }
+    return zb_median(s->note_room, n);
 }
 
 static void print_ratio(FILE *f, const char *what, double is, double planned)
@@ -89,38 +158,38 @@ static void print_ratio(FILE *f, const char *what, double is, double planned)
     }
 }
 
-static void print_chunk_errors(const struct zb_session *s, int v, double *room,
-                               FILE *f)
+static void print_chunk_errors(const struct zb_session *s, int v, FILE *f)
 {
     const struct zb_plan_input *in = &s->plan->in;
-    double unit = s->plan->unit_ns;
+    const double planned[N_NOTED] = {in->f_cost[v], in->b_cost[v],
+                                     in->w_cost[v],
+                                     in->b_cost[v] + in->w_cost[v]};
 
+    if (s->plan->first_layer[v] == s->plan->first_layer[v + 1]) {
+        return; /* it only hands on */
+    }
     fprintf(f, "  chunk %d:", v);
-    print_ratio(f, "F", node_median(s, v, ZB_NODE_F, room),
-                in->f_cost[v] * unit);
-    print_ratio(f, "B", node_median(s, v, ZB_NODE_B, room),
-                in->b_cost[v] * unit);
-    print_ratio(f, "W", node_median(s, v, ZB_NODE_W, room),
-                in->w_cost[v] * unit);
-    print_ratio(f, "BW", node_median(s, v, ZB_NODE_BW, room),
-                (in->b_cost[v] + in->w_cost[v]) * unit);
+    for (size_t i = 0; i < N_NOTED; i++) {
+        print_ratio(f, zb_node_type_str(noted_type[i]),
+                    note_median(s, (size_t)v * N_NOTED + i),
+                    planned[i] * s->plan->unit_ns);
+    }
     fputc('\n', f);
 }
 
 void zb_session_print_cost_errors(const struct zb_session *s, FILE *f)
 {
     const struct zb_run_plan *p = s->plan;
-    double *room = zb_alloc_array((size_t)p->o.n_micro, sizeof(*room));
 
-    if (room != NULL && p->unit_ns > 0 && !isnan(span_ns(s))) {
-        fprintf(f, "last step against the planned costs:\n");
-        for (int v = 0; v < p->n_virtual; v++) {
-            print_chunk_errors(s, v, room, f);
-        }
-        fprintf(f, "  forward and backward:");
-        print_ratio(f, "all nodes", span_ns(s),
-                    p->sched->span * p->unit_ns);
-        fputc('\n', f);
+    if (s->note == NULL || s->n_noted < 2) {
+        return;
     }
-    zb_free(room);
+    fprintf(f, "nodes against the planned costs:\n");
+    for (int v = 0; v < p->n_virtual; v++) {
+        print_chunk_errors(s, v, f);
+    }
+    fprintf(f, "  forward and backward:");
+    print_ratio(f, "all nodes", note_median(s, notes_per_step(s) - 1),
+                p->sched->makespan * p->unit_ns);
+    fputc('\n', f);
 }

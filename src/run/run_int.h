@@ -310,7 +310,20 @@ struct zb_session {
     int n_mb;
     struct zb_schedule *eval; /* forward only, when not of plan->o.n_micro */
     double last_flops;
+
+    /* With measured costs: what nodes took in the last ZB_NOTE_STEPS training
+     * steps but the first, medians over microbatches. Host only. */
+    double *note; /* [ZB_NOTE_STEPS * what is noted of a step] */
+    double *note_room; /* [n_micro, or ZB_NOTE_STEPS if that is more] */
+    int64_t n_noted;   /* steps, the first one included */
 };
+
+/* run_costs.c: what is compared with the plan at the end. */
+#define ZB_NOTE_STEPS 25
+enum zb_status zb_notes_init(struct zb_session *s) ZB_CHECKED;
+void zb_notes_release(struct zb_session *s);
+/* After each training step. */
+void zb_notes_take(struct zb_session *s);
 
 /* The workers leave and are joined; what is left can only be looked at and
  * freed. For tests that ask the backend about the way out. */

@@ -232,6 +232,7 @@ static enum zb_status open_session(struct zb_session *s,
         s->worker[i].ops = s->be->ops;
         s->worker[i].fail_node = ZB_NO_OFFSET;
     }
+    ZB_TRY(zb_notes_init(s));
     ZB_TRY(make_channels(s));
     ZB_TRY(zb_group_new(o->n_stages, (size_t)s->plan->n_params, &s->ab,
                         &s->group));
@@ -288,6 +289,7 @@ void zb_session_free(struct zb_session *s)
     if (s->be != NULL) {
         zb_backend_close(s->be);
     }
+    zb_notes_release(s);
     zb_schedule_free(s->eval);
     zb_free(s->mb);
     zb_free(s->chan);
@@ -462,6 +464,7 @@ static enum zb_status run_step(struct zb_session *s, struct step_arg *a,
     add_up_loss(s, a->n_micro, res);
     if (a->is_training) {
         s->last_flops = step_flops(s, a->n_micro);
+        zb_notes_take(s);
     }
     return ZB_OK;
 }

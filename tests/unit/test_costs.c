@@ -55,14 +55,15 @@ static void estimate_of_a_linear_layer_is_its_formula(void)
     const double f_bytes = r * (3 * 8 + 8 * 16 + 16 + 3 * 16);
     const double dw_bytes = r * (3 * 8 + 3 * 16 + 2 * 8 * 16);
     const double db_bytes = r * (3 * 16 + 2 * 16);
-    struct zb_rates slow_work = {1, 1e9, 0}, slow_bytes = {1e9, 1, 0};
-    struct zb_rates launches = {1e18, 1e18, 7};
+    struct zb_rates slow_work = {{4, 1, 2}, 1e9, 0};
+    struct zb_rates slow_bytes = {{1e9, 1e9, 1e9}, 1, 0};
+    struct zb_rates launches = {{1e18, 1e18, 1e18}, 1e18, 7};
     double ns[ZB_N_PASSES];
 
     zb_chunk_estimate(c, &bind, &slow_work, ns);
     CU_ASSERT_DOUBLE_EQUAL(ns[ZB_PASS_F], flops, 1e-3);
     CU_ASSERT_DOUBLE_EQUAL(ns[ZB_PASS_B], 0, 1e-9); /* x gets no gradient */
-    CU_ASSERT_DOUBLE_EQUAL(ns[ZB_PASS_W], flops, 1e-3);
+    CU_ASSERT_DOUBLE_EQUAL(ns[ZB_PASS_W], flops / 2, 1e-3);
     zb_chunk_estimate(c, &bind, &slow_bytes, ns);
     CU_ASSERT_DOUBLE_EQUAL(ns[ZB_PASS_F], f_bytes, 1e-3);
     CU_ASSERT_DOUBLE_EQUAL(ns[ZB_PASS_W], dw_bytes + db_bytes, 1e-3);
@@ -79,7 +80,7 @@ static void estimate_of_an_embedding_ignores_unread_rows(void)
     struct zb_model *m = ru_llama(); /* 64 x 32 */
     struct zb_chunk *c = layer_of(zb_model_graph(m), 0);
     struct zb_bind one = {{1, 2}};
-    struct zb_rates bytes = {1e18, 1, 0};
+    struct zb_rates bytes = {{1e18, 1e18, 1e18}, 1, 0};
     double ns[ZB_N_PASSES];
 
     zb_chunk_estimate(c, &one, &bytes, ns);
