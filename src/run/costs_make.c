@@ -7,6 +7,7 @@
 #include "run/profile.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "zb/log.h"
 #include "zb/mem.h"
