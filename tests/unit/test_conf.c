@@ -529,6 +529,28 @@ static void paths_are_relative_to_file_and_output_dir(void)
     zb_conf_free(conf);
 }
 
+/* "auto" is no path, none is nothing. */
+static void cost_cache_is_a_path_auto_or_none(void)
+{
+    static const char *const value[][2] = {
+        {"", "auto"}, {"cost_cache = auto\n", "auto"},
+        {"cost_cache = none\n", NULL}, {"cost_cache = /a\n", "/a"}};
+    char ini[64];
+
+    for (size_t i = 0; i < ZB_COUNT_OF(value); i++) {
+        struct zb_conf *conf;
+
+        snprintf(ini, sizeof(ini), "[schedule]\n%s", value[i][0]);
+        conf = load_ok(ini);
+        if (value[i][1] == NULL) {
+            CU_ASSERT_PTR_NULL(conf->schedule.cost_cache);
+        } else {
+            CU_ASSERT_STRING_EQUAL(conf->schedule.cost_cache, value[i][1]);
+        }
+        zb_conf_free(conf);
+    }
+}
+
 static void file_that_can_not_be_read_is_error(void)
 {
     struct zb_conf *conf = NULL;
@@ -607,6 +629,7 @@ int main(void)
         ZBT_CASE(lists_are_checked_against_chunks_of_schedule_file),
         ZBT_CASE(layout_divides_devices),
         ZBT_CASE(paths_are_relative_to_file_and_output_dir),
+        ZBT_CASE(cost_cache_is_a_path_auto_or_none),
         ZBT_CASE(file_that_can_not_be_read_is_error),
         ZBT_CASE(nearest_finds_typos_only),
     };
