@@ -7,10 +7,10 @@
  *     bench/sim [-u UNIT_US] [-n STEPS] [-p STAGES]
  *
  * For each number of stages and schedule it prints the planned makespan, the
- * median time of a step (forward and backward, from the call to its return), and
- * their ratio; then the time of 1f1b over that of zbv at four stages, as planned
- * and as run. A chunk's F, B and W take UNIT_US each; a stage of 1f1b has two of
- * them in one.
+ * median time of a step (forward and backward, from the call to its return),
+ * and their ratio; then the time of 1f1b over that of zbv at four stages, as
+ * planned and as run. A chunk's F, B and W take UNIT_US each; a stage of 1f1b
+ * has two of them in one.
  */
 #include "config.h"
 

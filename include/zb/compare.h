@@ -68,9 +68,9 @@ struct zb_comparison {
 
 /* Compare the times of a step ([n_stage], each in the order of the stage's
  * stream) with the schedule it ran. `c_cost` is the planner's latency of a
- * message. `ns_per_cost` translates the plan's unit; 0: chosen so that all nodes
- * together ran as long as planned. The step begins with its first node. ZB_EINVAL
- * when numbers of nodes differ. */
+ * message. `ns_per_cost` translates the plan's unit; 0: chosen so that all
+ * nodes together ran as long as planned. The step begins with its first node.
+ * ZB_EINVAL when numbers of nodes differ. */
 enum zb_status zb_compare(const struct zb_schedule *sched,
                           const struct zb_node_times *times, double c_cost,
                           double ns_per_cost,

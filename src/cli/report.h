@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The report of a run: one HTML page that needs nothing else. It shows the
- * outcome, curves, the last step beside its plan, where its delays arose, memory
- * and the configuration.
+ * outcome, curves, the last step beside its plan, where its delays arose,
+ * memory and the configuration.
  *
  *     ZB_TRY(zbrun_report_new("report.html", &r));
  *     ... after each step: zbrun_report_step(r, s, &record) ...
@@ -10,8 +10,8 @@
  *     zbrun_report_free(r);
  *
  * However long a run is, the report keeps and shows a bounded number of points:
- * when they are full, neighbours are joined, with their least, greatest and mean
- * values.
+ * when they are full, neighbours are joined, with their least, greatest and
+ * mean values.
  *
  * Threads: the main thread only.
  */

@@ -206,7 +206,8 @@ void zbrun_series_draw(const struct zbrun_series *se, const char *title,
     }
     fprintf(f,
             "<svg class=\"chart\" viewBox=\"0 0 %.0f %.0f\" role=\"img\">\n"
-            "<title>%s</title><text class=\"head\" x=\"8\" y=\"18\">%s</text>\n",
+            "<title>%s</title><text class=\"head\" x=\"8\" y=\"18\">%s"
+            "</text>\n",
             WIDTH, HEIGHT, title, title);
     draw_y_axis(&p);
     draw_x_axis(&p);

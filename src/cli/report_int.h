@@ -15,7 +15,8 @@
 
 #define ZBRUN_POINTS_MAX 512 /* even: neighbours are joined in pairs */
 
-/* Neighbouring steps as one point; those without a finite value do not count. */
+/* Neighbouring steps as one point; those without a finite value do not
+ * count. */
 struct zbrun_point {
     int64_t first, last; /* steps */
     int64_t n;           /* finite values */

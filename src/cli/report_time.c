@@ -193,12 +193,13 @@ static void draw_stage(const struct timeline *t, int stage)
 /* Where the plan ends, and the run. */
 static void draw_ends(const struct timeline *t)
 {
+    double bottom = TOP + t->n_shown * ROW_STEP;
     const struct {
         const char *name;
         double x, y;
     } end[] = {
         {"plan", LEFT + t->c->planned_ns * t->scale, 14},
-        {"run", LEFT + t->c->ran_ns * t->scale, TOP + t->n_shown * ROW_STEP + 12},
+        {"run", LEFT + t->c->ran_ns * t->scale, bottom + 12},
     };
 
     for (int i = 0; i < 2; i++) {
@@ -206,8 +207,8 @@ static void draw_ends(const struct timeline *t)
                 "<line class=\"mark\" x1=\"%.1f\" y1=\"%.0f\" x2=\"%.1f\" "
                 "y2=\"%.0f\"/><text class=\"end\" x=\"%.1f\" y=\"%.1f\">%s ends"
                 "</text>\n",
-                end[i].x, TOP - 6, end[i].x, TOP + t->n_shown * ROW_STEP,
-                end[i].x, end[i].y, end[i].name);
+                end[i].x, TOP - 6, end[i].x, bottom, end[i].x, end[i].y,
+                end[i].name);
     }
 }
 

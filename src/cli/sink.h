@@ -25,7 +25,8 @@ enum zb_status zbcli_sink_open(struct zbcli_sink *k,
                                const char *path) ZB_CHECKED;
 
 /* Finish after the writer came to `st`: a failure leaves an old file as it was.
- * Returns `st`, or ZB_EIO when that was ZB_OK and the file could not be written. */
+ * Returns `st`, or ZB_EIO when that was ZB_OK and the file could not be
+ * written. */
 enum zb_status zbcli_sink_close(struct zbcli_sink *k,
                                 enum zb_status st) ZB_CHECKED;
 

@@ -383,8 +383,8 @@ enum zb_status zb_forward_step(struct zb_worker *w, int chunk, int mb)
     return release_inputs(w, chunk, mb, ZB_PASS_F);
 }
 
-/* A fused node is one to the plan: its message comes at its end. So its W, which
- * really runs behind B and the message, is accounted for with its B. */
+/* A fused node is one to the plan: its message comes at its end. So its W,
+ * which really runs behind B and the message, is accounted for with its B. */
 static enum zb_status backward_b(struct zb_worker *w, int chunk, int mb,
                                  int is_fused)
 {

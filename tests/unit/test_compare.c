@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Planned against actual, with made-up times: cases worked out by hand, and what
- * must hold for any times. */
+ * Planned against actual, with made-up times: cases worked out by hand, and
+ * what must hold for any times. */
 #include "config.h"
 
 #include <math.h>

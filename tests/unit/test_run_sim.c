@@ -201,7 +201,7 @@ static void values_are_zero_and_memory_is_only_counted(void)
                         zb_session_planned_bytes(s, i));
     }
     dev = s->worker[0].dev;
-    ZBT_OK(s->be->ops->mem_alloc(dev, (size_t)1 << 42, "huge", &ptr));
+    ZBT_OK(s->be->ops->mem_alloc(dev, (size_t)1 << 38, "huge", &ptr));
     CU_ASSERT_EQUAL((uintptr_t)ptr % 64, 0);
     s->be->ops->mem_free(dev, ptr);
     CU_ASSERT_EQUAL(s->be->ops->mem_bytes(dev),
