@@ -33,6 +33,7 @@ struct layer {
     void **data, **konst;
     zb_real **value, **grad, **m, **v;
     int64_t *sample;
+    double *loss_sum, *sum;
     zb_real *others; /* of the stage: cools the caches down */
     int64_t n_others;
     size_t bytes;
@@ -108,7 +109,8 @@ static void carve_all(struct layer *l, const struct zb_profile_request *r,
         }
     }
     l->sample = carve(c, (size_t)r->max.value[ZB_SYM_BATCH] * sizeof(int64_t));
-    l->run.loss_sum = carve(c, sizeof(double));
+    l->loss_sum = carve(c, sizeof(double));
+    l->sum = carve(c, sizeof(double));
     l->others = carve(c, (size_t)l->n_others * sizeof(zb_real));
 }
 
@@ -176,7 +178,7 @@ static enum zb_status alloc_layer(struct zb_seat *s, struct layer *l)
         .consts = l->konst,
         .param = l->value,
         .grad = l->grad,
-        .loss_sum = l->run.loss_sum,
+        .loss_sum = l->loss_sum,
         .loss_scale = 1 / (double)zb_graph_loss_elems(r->g, &r->max),
         .is_training = 1,
         .sample = l->sample,
@@ -255,6 +257,7 @@ static enum zb_status fill_layer(struct zb_seat *s, struct layer *l)
     const struct zb_profile_request *r = s->p->r;
 
     ZB_TRY(fill_params(s, l));
+    ZB_TRY(fill(s, l->others, l->n_others, 1));
     for (int i = 0; i < zb_graph_n_consts(r->g); i++) {
         struct zb_data_info info = zb_graph_const(r->g, i);
 
@@ -291,14 +294,34 @@ static enum zb_status (*const pass_fn[ZB_N_PASSES])(
     [ZB_PASS_W] = zb_chunk_backward_weight,
 };
 
-/* All seats begin at once, each with the layer out of its caches. */
+static enum zb_status read_all(struct zb_seat *s, struct layer *l,
+                               const void *x, size_t bytes)
+{
+    return bytes == 0 ? ZB_OK
+                      : zb_sum_squares(s->ops, s->stream, x,
+                                       (int64_t)(bytes / sizeof(zb_real)),
+                                       l->sum, "profile");
+}
+
+/* What caches hold when a pass begins in a run: the message, which the layer
+ * before or behind has just written, but no weights. They are read, since what
+ * was written would still have to go to memory. */
+static enum zb_status set_caches(struct zb_seat *s, struct layer *l, int pass)
+{
+    enum zb_space in = pass == ZB_PASS_F ? ZB_SPACE_IN : ZB_SPACE_DIN;
+
+    ZB_TRY(read_all(s, l, l->others, (size_t)l->n_others * sizeof(zb_real)));
+    ZB_TRY(read_all(s, l, l->space[in], l->info.bytes[in]));
+    return s->ops->stream_sync(s->stream);
+}
+
+/* All seats begin at once. */
 static enum zb_status time_pass(struct zb_seat *s, struct layer *l, int pass,
                                 double *ns_out)
 {
     int64_t begin;
 
-    ZB_TRY(fill(s, l->others, l->n_others, 0));
-    ZB_TRY(s->ops->stream_sync(s->stream));
+    ZB_TRY(set_caches(s, l, pass));
     ZB_TRY(zb_seat_meet(s));
     begin = zb_now_ns();
     ZB_TRY(pass_fn[pass](l->chunk, &l->run));
@@ -333,8 +356,7 @@ static enum zb_status update_param(struct zb_seat *s, struct layer *l,
     };
 
     ZB_TRY(fill(s, grad, n, 0));
-    ZB_TRY(zb_sum_squares(s->ops, s->stream, grad, n, l->run.loss_sum,
-                          "profile"));
+    ZB_TRY(zb_sum_squares(s->ops, s->stream, grad, n, l->sum, "profile"));
     return zb_optim_step(&r->o->optim, s->ops, s->stream, &op, 1, 0, 1);
 }
 
@@ -346,8 +368,7 @@ static enum zb_status time_update(struct zb_seat *s, struct layer *l,
     for (int round = -WARM_UP; round < MIN_ROUNDS; round++) {
         int64_t begin;
 
-        ZB_TRY(fill(s, l->others, l->n_others, 0));
-        ZB_TRY(s->ops->stream_sync(s->stream));
+        ZB_TRY(set_caches(s, l, ZB_PASS_W));
         ZB_TRY(zb_seat_meet(s));
         begin = zb_now_ns();
         for (int i = 0; i < l->info.n_params; i++) {
