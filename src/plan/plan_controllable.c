@@ -15,8 +15,8 @@
  * waits for its input takes a later one if that is there, does not hold up the
  * next by more than some slack, and leaves the memory that those before it
  * need; or a W. So the idle time at both ends, where the block leaves holes, is
- * filled, and in between what comes from unequal costs. Blocks and slacks are
- * tried on the first microbatches, and the best is taken.
+ * filled, and in between what comes from unequal costs. Blocks and rules for
+ * that are tried with few microbatches, and the best is taken.
  *
  * No stage is ever stuck: the pass of the block that is earliest of all not yet
  * run has its inputs.
@@ -48,12 +48,22 @@ struct block {
 
 /* What a stage may take before the next pass of the block. */
 struct rule {
-    double slack;  /* part of its time by which it may hold that up */
+    double slack;  /* part of its time by which another pass may hold that up;
+                      NONE: no other pass */
     int is_w_late; /* W only where it holds nothing up */
+    double end_slack; /* the same once the stage has run all its F0 */
+    int is_end_w_late;
 };
 
-static const struct rule rules[] = {{1. / 3, 1}, {0, 1},      {2. / 3, 1},
-                                    {0, 0},      {1. / 3, 0}, {2. / 3, 0}};
+#define NONE (-1.0)
+#define WARM_UP_SLACK (1. / 3) /* before its first B0 */
+
+/* The more promising first. */
+static const struct rule rules[] = {
+    {1. / 3, 1, 1. / 3, 1}, {1. / 3, 0, 1. / 3, 1}, {NONE, 0, 1. / 3, 1},
+    {0, 0, 1. / 3, 1},      {1. / 3, 1, 1. / 3, 0}, {2. / 3, 1, 1, 1},
+    {NONE, 1, 1. / 3, 1},   {2. / 3, 0, 1, 1},
+};
 
 /* ---- blocks ---- */
 
@@ -238,13 +248,25 @@ static struct choice with_room(const struct run *r, int stage, enum pass pass,
     return c;
 }
 
+static int is_at_end(const struct run *r, const struct stage *st)
+{
+    return st->n[F0] == r->n_micro;
+}
+
+static double slack_of(const struct run *r, const struct stage *st)
+{
+    return is_at_end(r, st) ? r->rule.end_slack
+           : st->n[B0] == 0 ? WARM_UP_SLACK
+                            : r->rule.slack;
+}
+
 /* Offer the passes that the block has after `head`, which starts at `start`. An
  * F must leave room for the Fs before it. */
 static void look_ahead(const struct run *r, int stage, enum pass head,
                        double start, struct choice *best)
 {
     const struct stage *st = &r->stage[stage];
-    double mem = st->mem - st->waiting, most = mem;
+    double mem = st->mem - st->waiting, most = mem, slack = slack_of(r, st);
     unsigned seen = 0;
     int64_t at[N_PASSES];
     int n[N_PASSES];
@@ -254,7 +276,7 @@ static void look_ahead(const struct run *r, int stage, enum pass head,
         at[i] = st->at[i];
         n[i] = st->n[i];
     }
-    for (int i = 0; i <= LOOK_AHEAD && k != N_PASSES; i++) {
+    for (int i = 0; slack >= 0 && i <= LOOK_AHEAD && k != N_PASSES; i++) {
         int is_f = type_of[k] == ZB_NODE_F, is_first = !(seen >> k & 1);
         double f_mem = f_mem_of(r, stage, k), cost = cost_of(r, stage, k);
 
@@ -262,7 +284,7 @@ static void look_ahead(const struct run *r, int stage, enum pass head,
         if (i > 0 && is_first && (!is_f || most + f_mem <= st->limit)) {
             double t = ready(r, stage, k);
 
-            if (t < best->start && t + cost <= start + r->rule.slack * cost) {
+            if (t < best->start && t + cost <= start + slack * cost) {
                 *best = with_room(r, stage, k, t);
             }
         }
@@ -291,9 +313,10 @@ static struct choice choose(const struct run *r, int stage)
     w = oldest_w(r, stage);
     if (w.start < INFINITY) {
         double cost = r->in->w_cost[virtual_of(r, stage, w.w_chunk)];
+        int is_late =
+            is_at_end(r, st) ? r->rule.is_end_w_late : r->rule.is_w_late;
 
-        if (r->rule.is_w_late ? best.start >= w.start + cost
-                              : best.start > w.start) {
+        if (is_late ? best.start >= w.start + cost : best.start > w.start) {
             return w;
         }
     }
@@ -389,6 +412,16 @@ static double makespan_of(const struct run *r)
     return last;
 }
 
+/* Time per microbatch, seen where stage 0 has all passes to run. */
+static double period_of(const struct run *r)
+{
+    int first = r->n_micro / 4, last = first + r->n_micro / 2;
+
+    return last > first ? (*end_of(r, B0, 0, last) - *end_of(r, B0, 0, first)) /
+                              (last - first)
+                        : 0;
+}
+
 /* ---- the best block ---- */
 
 static void run_release(struct run *r)
@@ -456,33 +489,60 @@ static void run_reset(struct run *r, const struct block *b, double n_chunks,
     }
 }
 
-/* So many nodes may be run to find the best way: a fraction of the time that
- * large sizes take anyway. */
-#define TRY_NODES 100000
+/* So many nodes may be run to find the best way. */
+#define TRY_NODES 600000
+
+/* Microbatches that show how long each more will take: enough for both ends,
+ * and of few stages as many as make the end exact. */
+static int n_to_try(int p, int m)
+{
+    int n = 2 * p + 8 + 700 / p;
+
+    return m < n ? m : n;
+}
 
 struct way {
     struct block block;
     struct rule rule;
 };
 
+/* Of all pairs of block and rule the i-th, the first ones of both first. */
+static struct way way_at(const struct block *block, int n_blocks, int i)
+{
+    int n_rules = (int)ZB_COUNT_OF(rules), b = 0, r = 0;
+
+    for (; i > 0; i--) {
+        do {
+            if (r == 0) {
+                r = b + 1;
+                b = 0;
+            } else {
+                r--;
+                b++;
+            }
+        } while (b >= n_blocks || r >= n_rules);
+    }
+    return (struct way){block[b], rules[r]};
+}
+
 static struct way best_way(struct run *r, const struct block *block,
                            int n_blocks, double n_chunks)
 {
     int p = r->in->n_stage, m = r->in->n_micro;
     int n_ways = n_blocks * (int)ZB_COUNT_OF(rules);
-    int n_micro = m < 4 * p + 8 ? m : 4 * p + 8;
+    int n_micro = n_to_try(p, m);
     int64_t nodes = (int64_t)6 * p * n_micro, n_tries = TRY_NODES / nodes;
     struct way best = {block[0], rules[0]};
     double least = INFINITY;
 
     for (int i = 0; i < n_ways && i < n_tries; i++) {
-        struct way w = {block[i % n_blocks], rules[i / n_blocks]};
+        struct way w = way_at(block, n_blocks, i);
         double makespan;
 
         r->rule = w.rule;
         run_reset(r, &w.block, n_chunks, n_micro);
         run_all(r);
-        makespan = makespan_of(r);
+        makespan = makespan_of(r) + (m - n_micro) * period_of(r);
         if (!r->is_over && makespan < least) {
             least = makespan;
             best = w;

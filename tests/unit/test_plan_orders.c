@@ -287,6 +287,68 @@ static void v_orders_have_memory_of_papers(void)
     }
 }
 
+/* 2405.15362, table 1: (p+2)/2 and (p+4)/3 microbatches of two chunks. */
+static void v_half_and_v_min_have_memory_of_paper(void)
+{
+    for (int p = 1; p <= 20; p++) {
+        for (int m = 1; m <= 3 * p + 1; m += p) {
+            struct zb_schedule *s = plan_costs("v-half", p, m, 3, 4, 2, 1);
+
+            CU_ASSERT(largest_peak(s) <= p + 2);
+            zb_schedule_free(s);
+            s = plan_costs("v-min", p, m, 3, 4, 2, 1);
+            CU_ASSERT(largest_peak(s) <= 2. * (p + 4) / 3 + 1e-9);
+            zb_schedule_free(s);
+        }
+    }
+}
+
+/* ---- known makespans ---- */
+
+static void check_makespan(const char *planner, int p, int m,
+                           const double *cost, const char *known)
+{
+    struct zb_schedule *s;
+
+    if (*known == ',' || *known == '\n') {
+        return;
+    }
+    s = plan_costs(planner, p, m, cost[0], cost[1], cost[2], cost[3]);
+    CU_ASSERT(s->makespan <= atof(known));
+    if (s->makespan > atof(known)) {
+        printf("\n  %s p %d m %d (%g %g %g %g): %g, known %s", planner, p, m,
+               cost[0], cost[1], cost[2], cost[3], s->makespan, known);
+    }
+    zb_schedule_free(s);
+}
+
+static void v_orders_are_no_longer_than_their_authors(void)
+{
+    static const char *const planner[] = {"pytorch-zbv", "v-half", "v-min"};
+    FILE *f = fopen(zbt_source_path("tests/golden/plan_orders.csv"), "r");
+    char line[LINE_MAX_BYTES];
+    int n = 0;
+
+    CU_ASSERT_FATAL(f != NULL);
+    while (fgets(line, sizeof(line), f) != NULL) {
+        int p, m, at;
+        double c[4];
+
+        if (sscanf(line, "%d,%d,%lf,%lf,%lf,%lf,%n", &p, &m, &c[0], &c[1],
+                   &c[2], &c[3], &at) != 6 ||
+            (p * m > 300 && !zbt_is_long())) {
+            continue;
+        }
+        for (int i = 0; i < 3; i++) {
+            check_makespan(planner[i], p, m, c, &line[at]);
+            at += (int)strcspn(&line[at], ",\n") + 1;
+        }
+        n++;
+    }
+    fclose(f);
+    CU_ASSERT(n >= 80);
+}
+
 /* ---- no memory ---- */
 
 static void orders_with_failing_allocation_leave_nothing(void)
@@ -329,6 +391,8 @@ int main(void)
         ZBT_CASE(zb_h1_has_bubble_and_memory_of_paper),
         ZBT_CASE(zb_h2_has_bubble_and_memory_of_paper),
         ZBT_CASE(v_orders_have_memory_of_papers),
+        ZBT_CASE(v_half_and_v_min_have_memory_of_paper),
+        ZBT_CASE(v_orders_are_no_longer_than_their_authors),
         ZBT_CASE(orders_with_failing_allocation_leave_nothing),
     };
     return zbt_run("plan orders", cases, ZB_COUNT_OF(cases));
