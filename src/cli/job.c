@@ -249,7 +249,9 @@ static enum zb_status set_planner(struct zbrun_job *job)
     }
     job->session.planner = job->planner;
     if (cp->pp_style == ZB_CONF_PP_AUTO) {
-        return ZB_OK; /* each planner has its own number of chunks */
+        /* Each planner has its own number; interleaved takes what is said. */
+        job->session.n_chunk = cp->num_model_chunks;
+        return ZB_OK;
     }
     st = zb_planner_shape(job->planner, &placement, &n_chunks);
     if (st != ZB_OK) {

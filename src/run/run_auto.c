@@ -87,6 +87,9 @@ static enum zb_status plan_with(struct contest *c, const char *planner,
 
     o.planner = planner;
     ZB_TRY(zb_planner_shape(planner, &placement, &n_chunk));
+    if (placement == ZB_PLACE_LOOP && o.n_chunk > 0) {
+        n_chunk = o.n_chunk;
+    }
     cost = zb_alloc_array(3 * (size_t)o.n_stages * (size_t)n_chunk,
                           sizeof(*cost));
     if (cost == NULL) {

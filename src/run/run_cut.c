@@ -452,7 +452,7 @@ static enum zb_status search_cut(struct cutter *c)
         ZB_TRY(begin_with(c, i));
         if (i == 0) {
             ZB_TRY(set_cut(c, c->now, needs_exact(p)));
-            c->n_tries = zb_run_cut_tries(step_ns(p) * p->share, n_nodes(p));
+            c->n_tries = zb_run_cut_tries(step_ns(p), p->share, n_nodes(p));
         }
         if (i == 0 || !is_same_cut(c, c->now, c->best)) {
             ZB_TRY(try_now(c, &is_found));
@@ -473,7 +473,7 @@ static void set_search(struct zb_run_plan *p, int n)
 {
     p->search = p->o.plan;
     if (p->search.budget < 0) {
-        p->search.budget = zb_run_search_moves(step_ns(p) / n, n_nodes(p));
+        p->search.budget = zb_run_search_moves(step_ns(p) / n);
     }
 }
 

@@ -170,14 +170,14 @@ enum zb_status zb_run_cut_v(const double *cost, int n_layers, int n_stages,
                             int *first_out) ZB_CHECKED;
 
 /* run_budget.c: the effort that planning a run may take, so that it is at most
- * ZB_PLAN_SHARE of its first ZB_PLAN_STEPS steps. `step_ns` 0: not known;
- * n_nodes: of the schedule. */
+ * ZB_PLAN_SHARE of its first ZB_PLAN_STEPS steps. `step_ns` 0: not known. */
 #define ZB_PLAN_SHARE 0.05
 #define ZB_PLAN_STEPS 100
 /* Moves of the planner's search; -1: its own default, which takes less. */
-int64_t zb_run_search_moves(double step_ns, size_t n_nodes);
-/* Schedules made without a search, to choose among cuts. */
-int zb_run_cut_tries(double step_ns, size_t n_nodes);
+int64_t zb_run_search_moves(double step_ns);
+/* Schedules of n_nodes made without a search, to choose among cuts, where the
+ * plan may take `share` of the effort. */
+int zb_run_cut_tries(double step_ns, double share, size_t n_nodes);
 
 /* run_auto.c: pp_style = auto. */
 enum zb_status zb_run_plan_fastest(const struct zb_model *model,

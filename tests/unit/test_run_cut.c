@@ -454,16 +454,19 @@ static void auto_style_compares_given_times_of_the_same_work(void)
 
 static void effort_is_a_share_of_the_first_steps(void)
 {
-    int64_t one = zb_run_search_moves(1e6, 1000);
-    int64_t ten = zb_run_search_moves(1e7, 1000);
+    int64_t one = zb_run_search_moves(1e6);
+    int64_t ten = zb_run_search_moves(1e7);
 
     CU_ASSERT(one > 0);
     CU_ASSERT_DOUBLE_EQUAL((double)ten / (double)one, 10, 0.01);
-    CU_ASSERT_EQUAL(zb_run_search_moves(0.01, 1000), 0);
-    CU_ASSERT_EQUAL(zb_run_search_moves(1e12, 1000), -1);
-    CU_ASSERT(zb_run_cut_tries(1e6, 1000) >= 1);
-    CU_ASSERT(zb_run_cut_tries(1e6, 1000) <= zb_run_cut_tries(1e9, 1000));
-    CU_ASSERT(zb_run_cut_tries(1e12, 100000) < zb_run_cut_tries(1e12, 1000));
+    CU_ASSERT_EQUAL(zb_run_search_moves(0.01), 0);
+    CU_ASSERT_EQUAL(zb_run_search_moves(1e12), -1);
+    CU_ASSERT(zb_run_cut_tries(1e6, 1, 1000) >= 4);
+    CU_ASSERT(zb_run_cut_tries(1e6, 1, 1000) < zb_run_cut_tries(1e9, 1, 1000));
+    CU_ASSERT(zb_run_cut_tries(1e12, 1, 100000) <
+              zb_run_cut_tries(1e12, 1, 1000));
+    CU_ASSERT(zb_run_cut_tries(1e9, 0.1, 1000) <
+              zb_run_cut_tries(1e9, 1, 1000));
 }
 
 static void budget_given_is_the_budget(void)
