@@ -43,8 +43,8 @@ double zb_bound_before_b(const struct zb_bound_stage *st, int j);
 double zb_bound_after_f(const struct zb_bound_stage *st, int j);
 double zb_bound_after_b(const struct zb_bound_stage *st, int j);
 
-/* (4) The least time in which the stage's memory can hold what its microbatches
- * need; 0 when there is no limit. */
+/* (4) The least time in which the stage's memory can be filled, hold what its
+ * microbatches need, and be emptied. */
 double zb_bound_memory(const struct zb_bound_stage *st);
 
 #endif

@@ -212,17 +212,3 @@ double zb_bound_after_b(const struct zb_bound_stage *st, int j)
 
     return most_work(&o);
 }
-
-/* ---- memory times time ---- */
-
-double zb_bound_memory(const struct zb_bound_stage *st)
-{
-    double held = 0;
-
-    for (int c = 0; c < st->n_chunk; c++) {
-        const struct zb_bound_chunk *k = &st->chunk[c];
-
-        held += k->f_mem * (k->to_b - k->to_f + k->b) + k->w_held * k->w;
-    }
-    return isfinite(st->limit) && st->limit > 0 ? st->m * held / st->limit : 0;
-}
