@@ -96,7 +96,15 @@ enum zb_status zb_plan_simulate_unit(struct zb_schedule *s) ZB_CHECKED;
 enum zb_status zb_plan_times_ok(const struct zb_schedule *s,
                                 int *is_ok_out) ZB_CHECKED;
 
+/* Whether every stage has room for one microbatch in all its chunks. A V
+ * schedule needs no more, and none does with less. ZB_EINFEASIBLE naming the
+ * stage and what it needs. */
+enum zb_status zb_plan_check_room(const struct zb_plan_input *in) ZB_CHECKED;
+
 /* The planners: fill the empty schedule `s` with all nodes and times. */
+enum zb_status zb_plan_zbv(const struct zb_plan_input *in,
+                           const struct zb_plan_opts *opts,
+                           struct zb_schedule *s) ZB_CHECKED;
 enum zb_status zb_plan_get_v_schedule(const struct zb_plan_input *in,
                                       const struct zb_plan_opts *opts,
                                       struct zb_schedule *s) ZB_CHECKED;
@@ -131,6 +139,8 @@ enum zb_status zb_plan_dualpipev(const struct zb_plan_input *in,
 /* The same without messages and times: only the order of the nodes, in time
  * linear in their number (and a little for v_half and v_min, which try several
  * ways with few microbatches: no more than 600,000 nodes). */
+enum zb_status zb_plan_order_get_v_schedule(const struct zb_plan_input *in,
+                                            struct zb_schedule *s) ZB_CHECKED;
 enum zb_status zb_plan_order_pytorch_zbv(const struct zb_plan_input *in,
                                          struct zb_schedule *s) ZB_CHECKED;
 enum zb_status zb_plan_order_v_half(const struct zb_plan_input *in,

@@ -23,7 +23,7 @@ struct planner {
 };
 
 static const struct planner planners[] = {
-    {"zbv", ZB_PLACE_V, 2, 1, zb_plan_get_v_schedule},
+    {"zbv", ZB_PLACE_V, 2, 1, zb_plan_zbv},
     {"get_v_schedule", ZB_PLACE_V, 2, 1, zb_plan_get_v_schedule},
     {"1f1b", ZB_PLACE_LINEAR, 1, 0, zb_plan_1f1b},
     {"interleaved", ZB_PLACE_LOOP, 2, 0, zb_plan_interleaved},

@@ -141,8 +141,8 @@ static void take_nodes(struct zb_schedule *to, struct zb_schedule *from)
     to->makespan = from->makespan;
 }
 
-static enum zb_status make_best(const struct zb_plan_input *in,
-                                struct zb_schedule *s)
+static enum zb_status best_order(const struct zb_plan_input *in,
+                                 struct zb_schedule *s)
 {
     int n_found = 0;
 
@@ -166,11 +166,20 @@ static enum zb_status make_best(const struct zb_plan_input *in,
     if (n_found == 0) {
         return zb_fail(ZB_EINFEASIBLE, "no schedule found");
     }
-    return zb_schedule_add_comm(s, in);
+    return ZB_OK;
+}
+
+enum zb_status zb_plan_order_get_v_schedule(const struct zb_plan_input *in,
+                                            struct zb_schedule *s)
+{
+    struct zb_plan_vgen_input avg = averages(in);
+
+    return is_in_reach(in, &avg) ? zb_plan_vgen(&avg, s, NULL)
+                                 : best_order(in, s);
 }
 
 /* One microbatch must fit; the list schedule needs no more. */
-static enum zb_status check_room(const struct zb_plan_input *in)
+enum zb_status zb_plan_check_room(const struct zb_plan_input *in)
 {
     char need[ZB_PLAN_NUMBER_MAX], have[ZB_PLAN_NUMBER_MAX];
 
@@ -200,9 +209,13 @@ enum zb_status zb_plan_get_v_schedule(const struct zb_plan_input *in,
     int is_done = 0;
 
     (void)opts;
-    ZB_TRY(check_room(in));
+    ZB_TRY(zb_plan_check_room(in));
     if (is_in_reach(in, &avg)) {
         ZB_TRY(make_original(in, &avg, s, &is_done));
     }
-    return is_done ? ZB_OK : make_best(in, s);
+    if (is_done) {
+        return ZB_OK;
+    }
+    ZB_TRY(best_order(in, s));
+    return zb_schedule_add_comm(s, in);
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli/job.h"
+#include "plan_quick.h"
 #include "zbt.h"
 #include "zb/log.h"
 #include "zb/mem.h"
@@ -230,7 +231,7 @@ static void mutated_schedule_dry_run_is_taken_or_refused(void)
         ZBT_OK(zb_plan_input_init(&in, 2, 2,
                                   i % 2 == 0 ? ZB_PLACE_V : ZB_PLACE_LINEAR,
                                   i % 2 == 0 ? 2 : 1));
-        ZBT_OK(zb_plan_make(planner[i % 2], &in, NULL, &s));
+        ZBT_OK(zb_plan_make(planner[i % 2], &in, &plan_quick, &s));
         ZBT_OK(zb_schedule_write(s, format[i / 2], f));
         fclose(f);
         zb_schedule_free(s);

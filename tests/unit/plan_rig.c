@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
+#include "plan_quick.h"
 #include "plan_rig.h"
 
 #include <stdlib.h>
@@ -21,7 +22,7 @@ struct zb_schedule *plan_rig_make(const char *planner, int p, int m, double f,
         in.f_cost[v] = f;
     }
     in.c_cost = c;
-    ZBT_OK(zb_plan_make(planner, &in, NULL, &s));
+    ZBT_OK(zb_plan_make(planner, &in, &plan_quick, &s));
     zb_plan_input_release(&in);
     return s;
 }

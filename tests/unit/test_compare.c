@@ -10,6 +10,7 @@
 
 #include "zb/compare.h"
 #include "zb/mem.h"
+#include "plan_quick.h"
 #include "zbt.h"
 
 #define NS 1000.0 /* of a unit of cost */
@@ -33,7 +34,7 @@ static void rig_init(struct rig *r, const char *planner, int p, int m, double c)
     ZBT_OK(zb_planner_shape(planner, &placement, &n_chunk));
     ZBT_OK(zb_plan_input_init(&r->in, p, m, placement, n_chunk));
     r->in.c_cost = c;
-    ZBT_OK(zb_plan_make(planner, &r->in, NULL, &r->s));
+    ZBT_OK(zb_plan_make(planner, &r->in, &plan_quick, &r->s));
     for (int i = 0; i < p; i++) {
         size_t n = r->s->stages[i].n;
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "zb/mem.h"
 #include "zb/plan.h"
+#include "plan_quick.h"
 #include "zbt.h"
 
 #define LINE_MAX_BYTES 1024
@@ -85,7 +86,7 @@ static void makespan_and_peak_of_1f1b_follow_formula(void)
 
             input_for("1f1b", p, m, &in);
             set_costs(&in, 2, 3, 4, 0);
-            ZBT_OK(zb_plan_make("1f1b", &in, NULL, &s));
+            ZBT_OK(zb_plan_make("1f1b", &in, &plan_quick, &s));
             CU_ASSERT_EQUAL(s->makespan, (m + p - 1) * 9.0);
             CU_ASSERT_EQUAL(s->lower_bound, s->makespan);
             for (int i = 0; i < p; i++) {
@@ -104,7 +105,7 @@ static void gpipe_runs_all_forward_then_all_backward_in_order(void)
     struct zb_schedule *s = NULL;
 
     input_for("gpipe", 3, 4, &in);
-    ZBT_OK(zb_plan_make("gpipe", &in, NULL, &s));
+    ZBT_OK(zb_plan_make("gpipe", &in, &plan_quick, &s));
     CU_ASSERT_EQUAL(s->makespan, (4 + 3 - 1) * 3.0);
     for (int i = 0; i < 3; i++) {
         int n = 0;
@@ -183,7 +184,7 @@ static void planners_with_zero_costs_give_legal_schedules(void)
             input_for(zb_planner_name(i), 3, 5, &in);
             set_costs(&in, mask & 1, mask & 2, mask & 4, 0);
             in.f_cost[1] = 0;
-            ZBT_OK(zb_plan_make(zb_planner_name(i), &in, NULL, &s));
+            ZBT_OK(zb_plan_make(zb_planner_name(i), &in, &plan_quick, &s));
             zb_schedule_free(s);
             zb_plan_input_release(&in);
         }
@@ -249,7 +250,7 @@ static void zbv_never_beats_proved_optimum(void)
         struct zb_schedule *s = NULL;
         double opt = read_exact(line, &in);
 
-        ZBT_OK(zb_plan_make("zbv", &in, NULL, &s));
+        ZBT_OK(zb_plan_make("zbv", &in, &plan_quick, &s));
         CU_ASSERT(s->makespan >= opt - 1e-9);
         CU_ASSERT(isnan(s->lower_bound) || s->lower_bound <= opt + 1e-6);
         sum += s->makespan / opt - 1;
@@ -299,7 +300,7 @@ static void check_goal(const struct goal *g)
     input_for("get_v_schedule", g->p, g->m, &in);
     set_costs(&in, g->f, g->b, g->w, g->c);
     set_limit(&in, g->mem * F_MEM);
-    ZBT_OK(zb_plan_make("get_v_schedule", &in, NULL, &s));
+    ZBT_OK(zb_plan_make("get_v_schedule", &in, &plan_quick, &s));
     CU_ASSERT(s->lower_bound <= g->best + 1e-6);
     /* The listed bounds know one more argument for m < p. */
     CU_ASSERT(s->lower_bound >= g->bound * (g->m < g->p ? 0.99 : 1) - 0.0011);
@@ -416,7 +417,7 @@ static struct zb_schedule *plan_or_raise_limit(const char *planner,
     struct zb_schedule *s = NULL;
 
     for (int i = 0; i <= in->n_stage; i++) {
-        enum zb_status st = zb_plan_make(planner, in, NULL, &s);
+        enum zb_status st = zb_plan_make(planner, in, &plan_quick, &s);
         const char *stage = strstr(zb_error_text(), "stage ");
         double need;
         int which;
@@ -470,10 +471,11 @@ static void zbv_with_room_for_one_microbatch_gives_schedule(void)
 
         input_for("zbv", p, 6, &in);
         set_limit(&in, 2 * F_MEM);
-        ZBT_OK(zb_plan_make("zbv", &in, NULL, &s));
+        ZBT_OK(zb_plan_make("zbv", &in, &plan_quick, &s));
         zb_schedule_free(s);
         set_limit(&in, 2 * F_MEM - 1);
-        CU_ASSERT_EQUAL(zb_plan_make("zbv", &in, NULL, &s), ZB_EINFEASIBLE);
+        CU_ASSERT_EQUAL(zb_plan_make("zbv", &in, &plan_quick, &s),
+                        ZB_EINFEASIBLE);
         CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "606208"));
         zb_plan_input_release(&in);
     }
@@ -492,18 +494,18 @@ static void bad_input_is_refused_by_name(void)
     CU_ASSERT_EQUAL(zb_plan_input_init(&in, 1 << 16, 1 << 20, ZB_PLACE_V, 2),
                     ZB_EINVAL);
     input_for("zbv", 2, 2, &in);
-    CU_ASSERT_EQUAL(zb_plan_make("nonsense", &in, NULL, &s), ZB_ECONFIG);
+    CU_ASSERT_EQUAL(zb_plan_make("nonsense", &in, &plan_quick, &s), ZB_ECONFIG);
     CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "nonsense"));
-    CU_ASSERT_EQUAL(zb_plan_make("1f1b", &in, NULL, &s), ZB_EINVAL);
+    CU_ASSERT_EQUAL(zb_plan_make("1f1b", &in, &plan_quick, &s), ZB_EINVAL);
     in.b_cost[3] = -1;
-    CU_ASSERT_EQUAL(zb_plan_make("zbv", &in, NULL, &s), ZB_EINVAL);
+    CU_ASSERT_EQUAL(zb_plan_make("zbv", &in, &plan_quick, &s), ZB_EINVAL);
     CU_ASSERT_PTR_NOT_NULL(
         strstr(zb_error_text(), "B cost of virtual stage 3"));
     in.b_cost[3] = NAN;
-    CU_ASSERT_EQUAL(zb_plan_make("zbv", &in, NULL, &s), ZB_EINVAL);
+    CU_ASSERT_EQUAL(zb_plan_make("zbv", &in, &plan_quick, &s), ZB_EINVAL);
     in.b_cost[3] = 1;
     in.w_mem[2] = -1;
-    CU_ASSERT_EQUAL(zb_plan_make("zbv", &in, NULL, &s), ZB_EINVAL);
+    CU_ASSERT_EQUAL(zb_plan_make("zbv", &in, &plan_quick, &s), ZB_EINVAL);
     CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "virtual stage 2"));
     zb_plan_input_release(&in);
 }
@@ -521,7 +523,7 @@ static enum zb_status plan_once(const char *planner, int p, double factor)
     ZB_TRY(zb_planner_shape(planner, &placement, &n_chunk));
     ZB_TRY(zb_plan_input_init(&in, p, 4, placement, n_chunk));
     set_limit(&in, factor * 2 * p * F_MEM);
-    st = zb_plan_make(planner, &in, NULL, &s);
+    st = zb_plan_make(planner, &in, &plan_quick, &s);
     zb_schedule_free(s);
     if (st == ZB_OK) {
         s = NULL;

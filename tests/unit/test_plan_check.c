@@ -10,6 +10,7 @@
 #include "plan_oracle.h"
 #include "zb/mem.h"
 #include "zb/plan.h"
+#include "plan_quick.h"
 #include "zbt.h"
 
 #define MAX_STAGES 5
@@ -31,7 +32,7 @@ static struct zb_schedule *make(const char *planner, int p, int m, double c,
     for (int i = 0; i < p && zb_planner_is_elastic(planner); i++) {
         in.max_mem[i] = factor * 2 * p * in.f_mem[0];
     }
-    ZBT_OK(zb_plan_make(planner, &in, NULL, &s));
+    ZBT_OK(zb_plan_make(planner, &in, &plan_quick, &s));
     zb_plan_input_release(&in);
     return s;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 #include "zb/mem.h"
 #include "zb/plan.h"
+#include "plan_quick.h"
 #include "plan_rig.h"
 #include "zbt.h"
 
@@ -69,14 +70,15 @@ static void file_planner_gives_schedule_with_costs_of_input(void)
     for (int v = 0; v < 6; v++) {
         in.f_cost[v] = in.b_cost[v] = in.w_cost[v] = 10;
     }
-    ZBT_OK(zb_plan_make(planner, &in, NULL, &again));
+    ZBT_OK(zb_plan_make(planner, &in, &plan_quick, &again));
     CU_ASSERT_EQUAL(again->makespan, 10 * s->makespan);
     zb_schedule_free(again);
     in.max_mem[1] = 1;
-    CU_ASSERT_EQUAL(zb_plan_make(planner, &in, NULL, &again), ZB_EINFEASIBLE);
+    CU_ASSERT_EQUAL(zb_plan_make(planner, &in, &plan_quick, &again),
+                    ZB_EINFEASIBLE);
     zb_plan_input_release(&in);
     ZBT_OK(zb_plan_input_init(&in, 3, 7, placement, n_chunk));
-    CU_ASSERT_EQUAL(zb_plan_make(planner, &in, NULL, &again), ZB_EINVAL);
+    CU_ASSERT_EQUAL(zb_plan_make(planner, &in, &plan_quick, &again), ZB_EINVAL);
     zb_plan_input_release(&in);
     free(text);
     zb_schedule_free(s);

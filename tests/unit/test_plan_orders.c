@@ -11,6 +11,7 @@
 #include <string.h>
 #include "zb/mem.h"
 #include "zb/plan.h"
+#include "plan_quick.h"
 #include "zbt.h"
 
 #define LINE_MAX_BYTES 4096
@@ -35,7 +36,7 @@ static struct zb_schedule *plan(const char *planner, struct zb_plan_input *in)
 {
     struct zb_schedule *s = NULL;
 
-    ZBT_OK(zb_plan_make(planner, in, NULL, &s));
+    ZBT_OK(zb_plan_make(planner, in, &plan_quick, &s));
     zb_plan_input_release(in);
     return s;
 }
@@ -206,7 +207,8 @@ static void interleaved_with_one_chunk_is_refused(void)
     struct zb_schedule *s = NULL;
 
     input_for("interleaved", 2, 2, 1, &in);
-    CU_ASSERT_EQUAL(zb_plan_make("interleaved", &in, NULL, &s), ZB_EINVAL);
+    CU_ASSERT_EQUAL(zb_plan_make("interleaved", &in, &plan_quick, &s),
+                    ZB_EINVAL);
     zb_plan_input_release(&in);
 }
 
@@ -364,7 +366,7 @@ static void orders_with_failing_allocation_leave_nothing(void)
             input_for(names[i], 3, 4, 0, &in);
             before = zb_mem_live();
             zb_mem_fail_at(k);
-            st = zb_plan_make(names[i], &in, NULL, &s);
+            st = zb_plan_make(names[i], &in, &plan_quick, &s);
             failed = zb_mem_failed();
             zb_mem_fail_at(0);
             CU_ASSERT_EQUAL(st, failed ? ZB_ENOMEM : ZB_OK);

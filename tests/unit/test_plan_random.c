@@ -153,9 +153,11 @@ static void expect_refusal(enum zb_status st, const struct zb_plan_input *in)
     CU_ASSERT(strtod(need + strlen("needs "), NULL) > in->max_mem[i]);
 }
 
-static void try_planner(const char *planner, const struct zb_plan_input *in,
-                        enum zb_plan_objective objective, struct count *n)
+/* What the planner reached, INFINITY where it refuses. */
+static double try_planner(const char *planner, const struct zb_plan_input *in,
+                          enum zb_plan_objective objective, struct count *n)
 {
+    double goal;
     struct zb_schedule *s = NULL;
     struct zb_plan_opts opts;
     enum zb_status st;
@@ -167,13 +169,29 @@ static void try_planner(const char *planner, const struct zb_plan_input *in,
     if (st != ZB_OK) {
         expect_refusal(st, in);
         n->n_refused++;
-        return;
+        return INFINITY;
     }
     CU_ASSERT_EQUAL(s->objective, objective);
     expect_sound(s, in);
     n->n_made++;
     n->n_at_bound += goal_of(s) <= s->lower_bound * (1 + 1e-9);
+    goal = goal_of(s);
     zb_schedule_free(s);
+    return goal;
+}
+
+/* Whether zbv promises to be no worse. */
+static int is_rival(const char *planner)
+{
+    static const char *const rivals[] = {"get_v_schedule", "pytorch-zbv",
+                                         "v-half", "v-min"};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(rivals); i++) {
+        if (strcmp(planner, rivals[i]) == 0) {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 /* All planners of one placement on one instance. */
@@ -183,6 +201,7 @@ static void try_instance(struct zbt_rng *r, enum zb_placement placement,
     enum zb_plan_objective objective =
         zbt_rand_in(r, 0, 2) > 0 ? ZB_PLAN_STEP : ZB_PLAN_STEADY;
     struct zb_plan_input in;
+    double zbv = INFINITY, goal;
 
     random_instance(r, placement, n_chunk, &in);
     for (int i = 0; zb_planner_name(i) != NULL; i++) {
@@ -194,7 +213,15 @@ static void try_instance(struct zbt_rng *r, enum zb_placement placement,
         if (its_placement != placement) {
             continue;
         }
-        try_planner(planner, &in, objective, n);
+        goal = try_planner(planner, &in, objective, n);
+        if (strcmp(planner, "zbv") == 0) {
+            zbv = goal; /* the first of its placement */
+        }
+        CU_ASSERT(!is_rival(planner) || zbv <= goal * (1 + 1e-9));
+        if (is_rival(planner) && !(zbv <= goal * (1 + 1e-9))) {
+            printf("\n  p %d m %d: zbv %.17g, %s %.17g", in.n_stage, in.n_micro,
+                   zbv, planner, goal);
+        }
     }
     zb_plan_input_release(&in);
 }
