@@ -12,8 +12,9 @@
 #include "zb/mem.h"
 #include "zb/thread.h"
 
-/* About 2 s of one core. */
+/* About 2 s of one core, and what that is per ms. */
 #define DEFAULT_BUDGET INT64_C(50000000)
+#define MOVES_PER_MS 25000
 
 /* Orders that the result must not be worse than, cheap ones first. */
 static enum zb_status (*const seed_makers[])(const struct zb_plan_input *in,
@@ -25,6 +26,8 @@ static enum zb_status (*const seed_makers[])(const struct zb_plan_input *in,
 };
 enum { N_SEEDS = ZB_COUNT_OF(seed_makers), N_CHEAP_SEEDS = 2 };
 
+/* What the other seeds may take. */
+#define SEED_MS 50
 /* Beyond this a seed costs seconds. */
 #define MAX_SEED_NODES ((size_t)1 << 22)
 
@@ -91,7 +94,9 @@ static enum zb_status make_seeds(const struct zb_plan_input *in,
                                  const struct zb_v_budget *b, uint8_t *orders,
                                  size_t size, int *n_out)
 {
-    int n = b->moves > 0 ? N_SEEDS : N_CHEAP_SEEDS;
+    int is_short = b->deadline_ns != 0 &&
+                   b->deadline_ns - zb_now_ns() < (int64_t)(SEED_MS * 1e6);
+    int n = b->moves > 0 && !is_short ? N_SEEDS : N_CHEAP_SEEDS;
 
     *n_out = 0;
     for (int i = 0; i < n && size <= MAX_SEED_NODES; i++) {
@@ -113,7 +118,8 @@ static struct zb_v_budget budget_of(const struct zb_plan_opts *opts)
     if (opts->time_limit_ms > 0) {
         b.deadline_ns = zb_now_ns() + (int64_t)(opts->time_limit_ms * 1e6);
         if (opts->budget < 0) {
-            b.moves = INT64_MAX / 2; /* the clock decides */
+            /* The steps of the search share what there is. */
+            b.moves = (int64_t)fmin(1e15, opts->time_limit_ms * MOVES_PER_MS);
         }
     }
     return b;
