@@ -14,8 +14,8 @@
 #include "zb/mem.h"
 
 /* Shares of what is left of the budget when a step begins. */
-#define FEW_SHARE 0.35
-#define BLOCK_SHARE 0.3
+#define FEW_SHARE 0.5
+#define BLOCK_SHARE 0.15
 #define RULE_SHARE 0.1
 #define PATTERN_SHARE 0.1
 
@@ -127,7 +127,7 @@ static int few_for(const struct zb_v *v)
         held = fmax(held, v->limit[s] / v->mem[s][ZB_V_F0]);
     }
     held = fmin(held, v->m) + v->p / 2 + 6;
-    return v->m >= 1.25 * held ? (int)held : 0;
+    return v->m >= 1.15 * held ? (int)held : 0;
 }
 
 /* Where to cut an order, in parts of its length, and how many microbatches to
