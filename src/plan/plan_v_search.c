@@ -15,6 +15,7 @@
 
 /* Shares of what is left of the budget when a step begins. */
 #define FEW_SHARE 0.5
+#define STRETCH_SHARE 0.1
 #define BLOCK_SHARE 0.15
 #define RULE_SHARE 0.1
 #define PATTERN_SHARE 0.1
@@ -136,17 +137,20 @@ static int few_for(const struct zb_v *v)
 #define LAST_CUT 0.8
 enum { N_CUTS = 24, MAX_EACH = 3 };
 
-/* Repeat pieces of the best order of few microbatches. */
-static void stretch_best(struct zb_v_search *x, const struct zb_v_search *few,
-                         int *cut)
+/* Repeat pieces of an order of few microbatches, until only `stop` moves are
+ * left. */
+static void stretch(struct zb_v_search *x, const struct zb_v_search *few,
+                    const uint8_t *order, int64_t stop, int *cut)
 {
-    const uint8_t *order = few->pool.order[0];
     double end = zb_v_local_load(few->local, order);
 
-    for (int i = 0; i < N_CUTS * MAX_EACH && !zb_v_is_over(x); i++) {
+    for (int i = 0; i < N_CUTS * MAX_EACH; i++) {
         double part = (double)(i / MAX_EACH) / N_CUTS;
         int each = 1 + i % MAX_EACH;
 
+        if (x->budget->moves <= stop || zb_v_is_over(x)) {
+            return;
+        }
         part = FIRST_CUT + (LAST_CUT - FIRST_CUT) * part;
         zb_v_local_cut(few->local, part * end, cut);
         if (zb_v_stretch(&few->v, order, cut, each, &x->v, x->scratch)) {
@@ -158,6 +162,7 @@ static void stretch_best(struct zb_v_search *x, const struct zb_v_search *few,
 static enum zb_status use_few(struct zb_v_search *x,
                               const struct zb_v_search *few)
 {
+    int64_t stop = x->budget->moves - zb_v_share(x, STRETCH_SHARE);
     int *cut;
 
     for (int i = 0; i < few->hints.n_blocks && !zb_v_is_over(x); i++) {
@@ -173,7 +178,9 @@ static enum zb_status use_few(struct zb_v_search *x,
     if (cut == NULL) {
         return ZB_ENOMEM;
     }
-    stretch_best(x, few, cut);
+    for (int i = 0; i < few->pool.n; i++) {
+        stretch(x, few, few->pool.order[i], stop, cut);
+    }
     zb_free(cut);
     return ZB_OK;
 }
