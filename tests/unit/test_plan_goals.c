@@ -369,7 +369,7 @@ static void objective_steady_gives_span_not_worse_than_step_does(void)
     CU_ASSERT(sum < sum_step);
 }
 
-/* Nothing but the clock ends this search: its bound is not reached. */
+/* The bound, which would end the search too, is out of reach. */
 static void time_limit_ends_search_with_legal_schedule(void)
 {
     struct zb_plan_opts opts = {.budget = -1, .time_limit_ms = 20};
