@@ -162,7 +162,8 @@ struct zb_backend {
     int n_devices;
 };
 
-/* Find the backend called `name`, as zb_backend_open() does; touches no device. */
+/* Find the backend called `name`, as zb_backend_open() does; touches no
+ * device. */
 enum zb_status zb_backend_find(const char *name,
                                const struct zb_backend_ops **ops_out)
     ZB_CHECKED;

@@ -30,8 +30,8 @@ enum zb_status zbrun_log_step(FILE *f, const char *path,
  * per step shown. `eta_s` is the time left. */
 void zbrun_show_step(FILE *f, const struct zbrun_record *r, double eta_s);
 
-/* Add the nodes of the session's last step to a trace, messages in rows of their
- * own (a SEND hands over, a RECV asks; neither waits); times count from
+/* Add the nodes of the session's last step to a trace, messages in rows of
+ * their own (a SEND hands over, a RECV asks; neither waits); times count from
  * `origin_ns`. The plan is drawn to the length of the step. */
 struct zb_trace;
 enum zb_status zbrun_trace_step(struct zb_trace *t, const struct zb_session *s,

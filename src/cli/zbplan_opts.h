@@ -44,8 +44,8 @@ struct zbplan_opts {
     struct zbplan_list max_mem;
 };
 
-/* Parse. ZB_EINVAL with a text for a wrong or missing value and for what is not
- * built. Release in every case. */
+/* Parse. ZB_EINVAL with a text for a wrong or missing value. Release in every
+ * case. */
 enum zb_status zbplan_opts_parse(struct zbplan_opts *o, int argc,
                                  char **argv) ZB_CHECKED;
 void zbplan_opts_release(struct zbplan_opts *o);

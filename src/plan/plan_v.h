@@ -107,7 +107,7 @@ void zb_v_lister_free(struct zb_v_lister *l);
 double zb_v_list(struct zb_v_lister *l, const struct zb_v_rule *rule,
                  struct zb_v_budget *b, uint8_t *order);
 
-/* ---- orders that repeat a cycle -------------------------------------------
+/* ---- orders that repeat a cycle ------------------------------------------
  *
  * Each stage runs its nodes strictly in the order of due times: those of
  * microbatch k are time[stage][type] + k * period. */
@@ -126,9 +126,9 @@ void zb_v_pattern(const struct zb_v *v, const struct zb_v_rule *rule,
                   struct zb_v_cycle *c);
 
 /* A building block of arXiv 2405.15362: all nodes take one unit of time, a
- * microbatch enters every 6 units, F and B follow each other from stage to stage
- * in `slope` units and turn in `gap`, and W takes the slots that are left. Its
- * cycle; 0 when two nodes would be due at once. */
+ * microbatch enters every 6 units, F and B follow each other from stage to
+ * stage in `slope` units and turn in `gap`, and W takes the slots that are left.
+ * Its cycle; 0 when two nodes would be due at once. */
 struct zb_v_block {
     int slope[4]; /* F left leg, F right leg, B right leg, B left leg */
     int gap[3];
@@ -136,7 +136,7 @@ struct zb_v_block {
 int zb_v_block(const struct zb_v *v, const struct zb_v_block *b,
                struct zb_v_cycle *c);
 
-/* ---- from few to many -------------------------------------------------------
+/* ---- from few to many ----------------------------------------------------
  *
  * An order of `many` from one of `few`, an instance with the same costs and
  * fewer microbatches: on each stage, the piece with `each` of every type that
@@ -159,8 +159,8 @@ void zb_v_local_free(struct zb_v_local *l);
  * the memory limit. */
 double zb_v_local_load(struct zb_v_local *l, const uint8_t *order);
 
-/* The place in the loaded order, on each stage, of the first node that starts at
- * `time` or later: cut_out [p]. */
+/* The place in the loaded order, on each stage, of the first node that starts
+ * at `time` or later: cut_out [p]. */
 void zb_v_local_cut(const struct zb_v_local *l, double time, int *cut_out);
 
 /* Time from one microbatch to the next in the middle of the loaded order. */
@@ -180,8 +180,8 @@ double zb_v_local_anneal(struct zb_v_local *l, const struct zb_v_heat *heat,
 /* ---- all together --------------------------------------------------------
  *
  * The best order that the budget finds. `seeds` [n_seeds * p * len] are orders
- * that it must not be worse than, as far as they fit. The value is INFINITY when
- * there is no order, which is only so when a stage has not room for one
+ * that it must not be worse than, as far as they fit. The value is INFINITY
+ * when there is no order, which is only so when a stage has not room for one
  * microbatch in both chunks. */
 enum zb_status zb_v_search(const struct zb_plan_input *in,
                            enum zb_plan_objective objective, uint64_t seed,

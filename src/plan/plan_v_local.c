@@ -444,7 +444,7 @@ static double weighted(const struct zb_v_local *l)
 }
 
 /* Correct starts after a move in a window; 0 when the new order is worse than
- * `most` and `most_weighted`. */
+ * `most`, or can not finish. */
 static int retime(struct zb_v_local *l, int s, int32_t lo, int32_t hi,
                   double most)
 {

@@ -270,7 +270,8 @@ static void *block(struct zb_worker *w, const struct zb_chunk_info *info,
     return info->bytes[space] > 0 ? w->arena + offset : NULL;
 }
 
-/* Activations of a forward-only pass live for one node: at the region's start. */
+/* Activations of a forward-only pass live for one node: at the region's
+ * start. */
 static void place_activations(struct zb_worker *w, struct zb_chunk_run *run,
                               const struct zb_chunk_info *info, int chunk,
                               int mb)

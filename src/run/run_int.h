@@ -163,9 +163,9 @@ enum zb_status zb_run_choose_cut(struct zb_run_plan *p) ZB_CHECKED;
 /* What a step takes: the schedule there is, and the update after it. */
 double zb_run_step_cost(const struct zb_run_plan *p);
 
-/* cut_v.c: cut layers of these costs into the 2 * n_stages chunks of a V so that
- * the busiest stage has the least to do. The last layer is in the last chunk;
- * others may be empty. */
+/* cut_v.c: cut layers of these costs into the 2 * n_stages chunks of a V so
+ * that the busiest stage has the least to do. The last layer is in the last
+ * chunk; others may be empty. */
 enum zb_status zb_run_cut_v(const double *cost, int n_layers, int n_stages,
                             int *first_out) ZB_CHECKED;
 
@@ -263,7 +263,8 @@ struct zb_worker {
 
     /* The step under way. */
     const struct zb_step_input *in;
-    const struct zb_micro *mb; /* [n_micro] the batch, cut: own_mb or the host's */
+    /* [n_micro] the batch, cut: own_mb or the host's */
+    const struct zb_micro *mb;
     int n_micro;
     int is_training;
     int flags;

@@ -85,7 +85,8 @@ static void read_numbers(const struct reader *r, int skip, int n, double *out)
 
 /* ---- trajectories -------------------------------------------------------- */
 
-/* One parameter on the cpu backend, whose device memory the host can address. */
+/* One parameter on the cpu backend, whose device memory the host can
+ * address. */
 struct rig {
     struct zb_backend *be;
     struct zb_device *dev;

@@ -53,7 +53,8 @@ static void all_layouts(struct zb_model *m)
         ru_train_two_steps(m, &o, &b, &want);
         CU_ASSERT(want.loss > 3 && want.loss < 6); /* about ln 64 = 4.16 */
         CU_ASSERT(want.norm > 0.01);
-        for (size_t i = 0; i < ZB_COUNT_OF(planner) * ZB_COUNT_OF(stages); i++) {
+        for (size_t i = 0; i < ZB_COUNT_OF(planner) * ZB_COUNT_OF(stages);
+             i++) {
             o = ru_opts(stages[i % ZB_COUNT_OF(stages)], micro[k], N_ROWS);
             o.planner = planner[i / ZB_COUNT_OF(stages)].name;
             o.n_chunk = planner[i / ZB_COUNT_OF(stages)].n_chunk;

@@ -312,7 +312,8 @@ static void failing_update_names_its_stage(void)
 
 /* ---- memory given twice -------------------------------------------------- */
 
-/* Train after `harm` was done to a new session: a report that contains `say`. */
+/* Train after `harm` was done to a new session: a report that contains
+ * `say`. */
 static void expect_report(const char *planner,
                           void (*harm)(struct zb_session *s), const char *say)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which layers go into which chunk, and which planner is taken: against all cuts
- * there are, where these can be counted, and within the limits of memory. */
+ * Which layers go into which chunk, and which planner is taken: against all
+ * cuts there are, where these can be counted, and within the limits of
+ * memory. */
 #include "config.h"
 
 #include <math.h>
@@ -196,8 +197,8 @@ static void auto_cut_is_as_good_as_any_list(void)
         least = shortest(m, &list, count, 0, cases[i].n_virtual,
                          zb_model_n_blocks(m));
         if (chosen > least * 1.01) {
-            printf("\n%s, %d stages: %g, but there is %g", o.planner, o.n_stages,
-                   chosen, least);
+            printf("\n%s, %d stages: %g, but there is %g", o.planner,
+                   o.n_stages, chosen, least);
             CU_FAIL("a list is better");
         }
         zb_model_free(m);

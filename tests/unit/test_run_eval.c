@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Forward-only runs, returned outputs, and sizes that change from step to step. */
+ * Forward-only runs, returned outputs, and sizes that change from step to
+ * step. */
 #include "config.h"
 
 #include <math.h>

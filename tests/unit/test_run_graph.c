@@ -246,7 +246,8 @@ static double unmasked_loss(const struct ru_batch *b)
     return sum;
 }
 
-/* Row r ends in r % 4 ignored targets: padding, whose tokens must not matter. */
+/* Row r ends in r % 4 ignored targets: padding, whose tokens must not
+ * matter. */
 static void padded_keys_do_not_matter(void)
 {
     struct zb_model *m = ru_llama_masked();
