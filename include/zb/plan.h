@@ -116,7 +116,7 @@ struct zb_plan_input {
     int n_micro;
     int n_chunk;
     enum zb_placement placement;
-    double *f_cost, *b_cost, *w_cost; /* time of F, B, W; >= 0 */
+    double *f_cost, *b_cost, *w_cost; /* time of F, B, W */
     double c_cost;                    /* latency of a message between stages */
     /* Change of memory: f_mem >= 0 counted from F's start, b_mem and w_mem <= 0
      * from the end of B and W; f_mem + b_mem + w_mem = 0. BW frees both. */

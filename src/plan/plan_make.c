@@ -5,6 +5,7 @@
 #include "config.h"
 #include "plan/plan_int.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -190,12 +191,23 @@ void zb_plan_opts_init(struct zb_plan_opts *opts)
     *opts = (struct zb_plan_opts){.objective = ZB_PLAN_STEP, .budget = -1};
 }
 
-static enum zb_status check_opts(const struct zb_plan_opts *opts)
+/* A month, which no search lasts; more might not fit into nanoseconds. */
+#define LONGEST_MS 2.6e9
+
+/* The defaults for NULL. */
+static enum zb_status take_opts(const struct zb_plan_opts *opts,
+                                struct zb_plan_opts *opts_out)
 {
+    zb_plan_opts_init(opts_out);
+    if (opts == NULL) {
+        return ZB_OK;
+    }
     if (!(opts->time_limit_ms >= 0)) {
         return zb_fail(ZB_EINVAL, "time limit is %g ms: must be >= 0",
                        opts->time_limit_ms);
     }
+    *opts_out = *opts;
+    opts_out->time_limit_ms = fmin(opts->time_limit_ms, LONGEST_MS);
     return ZB_OK;
 }
 
@@ -205,17 +217,15 @@ enum zb_status zb_plan_make(const char *planner, const struct zb_plan_input *in,
 {
     const char *path = file_of(planner);
     int64_t begin = zb_now_ns();
-    struct zb_plan_opts deflt;
+    struct zb_plan_opts own;
     struct zb_schedule *s = NULL;
     enum zb_status st;
 
-    zb_plan_opts_init(&deflt);
-    opts = opts != NULL ? opts : &deflt;
-    ZB_TRY(check_opts(opts));
+    ZB_TRY(take_opts(opts, &own));
     ZB_TRY(zb_plan_input_check(in));
     ZB_TRY(path != NULL ? make_from_file(path, in, &s)
-                        : make_by_name(planner, in, opts, &s));
-    s->objective = opts->objective;
+                        : make_by_name(planner, in, &own, &s));
+    s->objective = own.objective;
     s->plan_ms = (double)(zb_now_ns() - begin) / 1e6;
     st = check_peaks(s, in);
     if (st == ZB_OK) {

@@ -206,14 +206,17 @@ void zb_plan_input_release(struct zb_plan_input *in)
     memset(in, 0, sizeof(*in));
 }
 
+/* Sums of so many nodes as there may be are then still numbers. */
+#define MOST 1e100
+
 static enum zb_status check_costs(const char *name, const double *cost, int n)
 {
     for (int v = 0; v < n; v++) {
-        if (!isfinite(cost[v]) || cost[v] < 0) {
+        if (!(cost[v] >= 0 && cost[v] <= MOST)) {
             return zb_fail(ZB_EINVAL,
                            "%s cost of virtual stage %d is %g: must be a "
-                           "number >= 0",
-                           name, v, cost[v]);
+                           "number from 0 to %g",
+                           name, v, cost[v], MOST);
         }
     }
     return ZB_OK;
@@ -223,12 +226,12 @@ static enum zb_status check_memory(const struct zb_plan_input *in, int v)
 {
     double f = in->f_mem[v], b = in->b_mem[v], w = in->w_mem[v];
 
-    if (!isfinite(f) || !isfinite(b) || !isfinite(w) || f < 0 || b > 0 ||
-        w > 0 || fabs(f + b + w) > 1e-9 * f) {
+    if (!(f >= 0 && f <= MOST && b <= 0 && w <= 0 &&
+          fabs(f + b + w) <= 1e-9 * f)) {
         return zb_fail(ZB_EINVAL,
                        "memory of virtual stage %d is F %g, B %g, W %g: F "
-                       "must be >= 0, B and W <= 0, the sum 0",
-                       v, f, b, w);
+                       "must be from 0 to %g, B and W <= 0, the sum 0",
+                       v, f, b, w, MOST);
     }
     return ZB_OK;
 }
@@ -243,11 +246,11 @@ enum zb_status zb_plan_input_check(const struct zb_plan_input *in)
     ZB_TRY(check_costs("F", in->f_cost, n_virtual));
     ZB_TRY(check_costs("B", in->b_cost, n_virtual));
     ZB_TRY(check_costs("W", in->w_cost, n_virtual));
-    if (!isfinite(in->c_cost) || in->c_cost < 0) {
+    if (!(in->c_cost >= 0 && in->c_cost <= MOST)) {
         return zb_fail(ZB_EINVAL,
-                       "communication cost is %g: must be a number "
-                       ">= 0",
-                       in->c_cost);
+                       "communication cost is %g: must be a number from 0 to "
+                       "%g",
+                       in->c_cost, MOST);
     }
     for (int v = 0; v < n_virtual; v++) {
         ZB_TRY(check_memory(in, v));

@@ -483,6 +483,62 @@ static void zbv_with_room_for_one_microbatch_gives_schedule(void)
 
 /* ---- input ---- */
 
+/* Sums of larger numbers might not be numbers any more. */
+static void huge_costs_and_memory_are_refused(void)
+{
+    for (int i = 0; i < 3; i++) {
+        struct zb_plan_input in;
+        struct zb_schedule *s = NULL;
+
+        ZBT_OK(zb_plan_input_init(&in, 2, 2, ZB_PLACE_V, 2));
+        *(i == 0 ? &in.b_cost[3] : i == 1 ? &in.c_cost : &in.f_mem[3]) = 1e308;
+        if (i == 2) {
+            in.w_mem[3] = -1e308;
+            in.b_mem[3] = 0;
+        }
+        for (int k = 0; zb_planner_name(k) != NULL; k++) {
+            enum zb_placement place;
+            int n_chunk;
+
+            ZBT_OK(zb_planner_shape(zb_planner_name(k), &place, &n_chunk));
+            if (place == ZB_PLACE_V) {
+                CU_ASSERT_EQUAL(
+                    zb_plan_make(zb_planner_name(k), &in, &plan_quick, &s),
+                    ZB_EINVAL);
+            }
+        }
+        zb_plan_input_release(&in);
+    }
+}
+
+/* The search must not take it for one that is over. */
+static void huge_time_limit_gives_same_order_as_none(void)
+{
+    struct zb_plan_opts o = plan_quick;
+    struct zb_plan_input in;
+    struct zb_schedule *s[2] = {NULL, NULL};
+
+    ZBT_OK(zb_plan_input_init(&in, 4, 9, ZB_PLACE_V, 2));
+    set_costs(&in, 3, 5, 2, 1);
+    o.budget = 200000;
+    ZBT_OK(zb_plan_make("zbv", &in, &o, &s[0]));
+    o.time_limit_ms = 1e300;
+    ZBT_OK(zb_plan_make("zbv", &in, &o, &s[1]));
+    CU_ASSERT_EQUAL(s[0]->makespan, s[1]->makespan);
+    for (int i = 0; i < 4; i++) {
+        CU_ASSERT_EQUAL_FATAL(s[0]->stages[i].n, s[1]->stages[i].n);
+        for (size_t k = 0; k < s[0]->stages[i].n; k++) {
+            CU_ASSERT_EQUAL(s[0]->stages[i].node[k].type,
+                            s[1]->stages[i].node[k].type);
+            CU_ASSERT_EQUAL(s[0]->stages[i].node[k].mb,
+                            s[1]->stages[i].node[k].mb);
+        }
+    }
+    zb_schedule_free(s[0]);
+    zb_schedule_free(s[1]);
+    zb_plan_input_release(&in);
+}
+
 static void bad_input_is_refused_by_name(void)
 {
     struct zb_plan_input in;
@@ -574,6 +630,8 @@ int main(void)
         ZBT_CASE(planners_on_random_inputs_hold_all_promises),
         ZBT_CASE(zbv_with_room_for_one_microbatch_gives_schedule),
         ZBT_CASE(bad_input_is_refused_by_name),
+        ZBT_CASE(huge_costs_and_memory_are_refused),
+        ZBT_CASE(huge_time_limit_gives_same_order_as_none),
         ZBT_CASE(planners_with_failing_allocation_leave_nothing),
     };
 
