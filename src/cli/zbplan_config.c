@@ -90,7 +90,7 @@ static struct zb_session_opts session_of(const struct zbplan_config *c,
 
     so.planner = planner != NULL ? planner : so.planner;
     so.plan.seed = o->search.seed;
-    if (o->search.objective != ZB_PLAN_STEP) {
+    if (o->has_objective) {
         so.plan.objective = o->search.objective;
     }
     if (o->search.budget >= 0) {

@@ -405,6 +405,7 @@ static enum zb_status take_option(struct zbplan_opts *o, int key,
     case OPT_MAX_MEM:
         return parse_max_mem(arg, &o->max_mem);
     case OPT_OBJECTIVE:
+        o->has_objective = 1;
         return parse_objective(arg, &o->search.objective);
     case OPT_SEED:
         return parse_large("seed", arg, UINT64_MAX, &o->search.seed);

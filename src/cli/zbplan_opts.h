@@ -37,6 +37,7 @@ struct zbplan_opts {
     enum zb_plan_format format;
     int has_messages; /* in a drawing */
     struct zb_plan_opts search;
+    int has_objective; /* it was given */
     /* Time and memory of F, B, W; either one value or one per chunk. */
     struct zbplan_list cost[3], mem[3];
     double c_cost;

@@ -255,4 +255,12 @@ while read -r arguments; do
         fail "example of the manual: zbplan $arguments"
 done <lines
 
+# The command line goes before the configuration, also with what is the default.
+cp examples/quickstart.ini examples/steady.ini
+printf '\n[schedule]\nobjective = steady\n' >>examples/steady.ini
+run 0 --budget 0 -f json examples/steady.ini
+out '"objective":"steady"'
+run 0 --budget 0 -f json --objective step examples/steady.ini
+out '"objective":"step"'
+
 finish
