@@ -127,8 +127,8 @@ void zb_v_pattern(const struct zb_v *v, const struct zb_v_rule *rule,
 
 /* A building block of arXiv 2405.15362: all nodes take one unit of time, a
  * microbatch enters every 6 units, F and B follow each other from stage to
- * stage in `slope` units and turn in `gap`, and W takes the slots that are left.
- * Its cycle; 0 when two nodes would be due at once. */
+ * stage in `slope` units and turn in `gap`, and W takes the slots that are
+ * left. Its cycle; 0 when two nodes would be due at once. */
 struct zb_v_block {
     int slope[4]; /* F left leg, F right leg, B right leg, B left leg */
     int gap[3];
@@ -172,7 +172,8 @@ struct zb_v_heat {
 };
 
 /* Improve the loaded order until `moves` more are spent or the bound is
- * reached. Returns the best value met within memory; `order` gets that order. */
+ * reached. Returns the best value met within memory; `order` gets that
+ * order. */
 double zb_v_local_anneal(struct zb_v_local *l, const struct zb_v_heat *heat,
                          int64_t moves, uint64_t *random,
                          struct zb_v_budget *b, uint8_t *order);
