@@ -359,7 +359,7 @@ static void orders_with_failing_allocation_leave_nothing(void)
         for (int k = 1;; k++) {
             struct zb_plan_input in;
             struct zb_schedule *s = NULL;
-            size_t before;
+            int64_t before;
             int failed;
             enum zb_status st;
 
