@@ -9,7 +9,7 @@ git rev-parse --git-dir >/dev/null 2>&1 || { echo "not a git tree"; exit 77; }
 
 came=$(git log --diff-filter=A --format=%h -- scripts/check-commits.sh |
     tail -n 1)
-areas=" build ci golden style $(git ls-tree -r -d --name-only HEAD |
+areas=" build ci golden style tree $(git ls-tree -r -d --name-only HEAD |
     sed 's,.*/,,' | sort -u | tr '\n' ' ')"
 git log --no-merges --format='%h %s' "${1:-$came..HEAD}" |
     LC_ALL=C awk -v areas="$areas" '
