@@ -51,6 +51,27 @@ static double stage_work(const struct zb_v *v, int s)
     return sum;
 }
 
+/* Orders that can not finish wait in a circle, and the local search knows them
+ * by times that never settle: a circle must take time, also where costs are 0.
+ * Little enough to change no value that counts, enough to be seen in a sum. */
+#define LEAST_PART 1e-13 /* of the bound */
+
+static void raise_costs(struct zb_v *v)
+{
+    double least = LEAST_PART * v->bound;
+    int is_raised = 0;
+
+    for (int s = 0; s < v->p; s++) {
+        for (int t = 0; t < ZB_V_N_TYPES; t++) {
+            is_raised |= v->cost[s][t] < least;
+            v->cost[s][t] = fmax(v->cost[s][t], least);
+        }
+    }
+    if (is_raised) {
+        v->bound += least * v->p * v->len;
+    }
+}
+
 enum zb_status zb_v_init(struct zb_v *v, const struct zb_plan_input *in,
                          enum zb_plan_objective objective)
 {
@@ -74,12 +95,14 @@ enum zb_status zb_v_init(struct zb_v *v, const struct zb_plan_input *in,
         fill_stage(v, in, s);
         v->work = fmax(v->work, stage_work(v, s));
     }
-    fill_offsets(v, objective);
     st = zb_plan_bound(in, objective, 0, &v->bound);
     if (st != ZB_OK) {
         zb_v_release(v);
+        return st;
     }
-    return st;
+    raise_costs(v);
+    fill_offsets(v, objective);
+    return ZB_OK;
 }
 
 void zb_v_release(struct zb_v *v)

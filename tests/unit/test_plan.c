@@ -511,6 +511,35 @@ static void huge_costs_and_memory_are_refused(void)
     }
 }
 
+/* Circles of nodes that take no time are no order either. */
+static void zbv_with_some_zero_costs_ends(void)
+{
+    static const double f[] = {1, 0, 0, 0, 3, 0}, b[] = {1, 0, 0, 0, 3, 1},
+                        w[] = {1, 0, 0, 1, 0, 2}, mem[] = {1, 1, 0, 0, 1, 2},
+                        w_mem[] = {-1, 0, 0, 0, -1, 0};
+    struct zb_plan_opts o = plan_quick;
+    struct zb_plan_input in;
+    struct zb_schedule *s = NULL;
+
+    ZBT_OK(zb_plan_input_init(&in, 3, 5, ZB_PLACE_V, 2));
+    for (int v = 0; v < 6; v++) {
+        in.f_cost[v] = f[v];
+        in.b_cost[v] = b[v];
+        in.w_cost[v] = w[v];
+        in.f_mem[v] = mem[v];
+        in.w_mem[v] = w_mem[v];
+        in.b_mem[v] = -mem[v] - w_mem[v];
+    }
+    for (int i = 0; i < 3; i++) {
+        in.max_mem[i] = 3;
+    }
+    o.objective = ZB_PLAN_STEADY;
+    o.budget = 300000;
+    ZBT_OK(zb_plan_make("zbv", &in, &o, &s));
+    zb_schedule_free(s);
+    zb_plan_input_release(&in);
+}
+
 /* The search must not take it for one that is over. */
 static void huge_time_limit_gives_same_order_as_none(void)
 {
@@ -630,6 +659,7 @@ int main(void)
         ZBT_CASE(planners_on_random_inputs_hold_all_promises),
         ZBT_CASE(zbv_with_room_for_one_microbatch_gives_schedule),
         ZBT_CASE(bad_input_is_refused_by_name),
+        ZBT_CASE(zbv_with_some_zero_costs_ends),
         ZBT_CASE(huge_costs_and_memory_are_refused),
         ZBT_CASE(huge_time_limit_gives_same_order_as_none),
         ZBT_CASE(planners_with_failing_allocation_leave_nothing),
