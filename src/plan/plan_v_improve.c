@@ -66,8 +66,9 @@ static void short_rounds(struct zb_v_search *x)
     for (int i = 0; i < n && n >= MIN_SHORT && !zb_v_is_over(x); i++) {
         struct zb_v_rule rule = zb_v_random_rule(x);
 
-        zb_v_list(x->lister, &rule, x->budget, x->scratch);
-        anneal(x, x->scratch, SHORT_HEAT * heat_of(i), moves / n);
+        if (!isinf(zb_v_list(x->lister, &rule, x->budget, x->scratch))) {
+            anneal(x, x->scratch, SHORT_HEAT * heat_of(i), moves / n);
+        }
     }
 }
 

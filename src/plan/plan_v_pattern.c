@@ -26,6 +26,7 @@ static void merge(const struct zb_v *v, const struct zb_v_cycle *c, int s,
                 due = at;
             }
         }
+        ZB_BUG_IF(best < 0, "no node is due in a cycle");
         n[best]++;
         order[i] = (uint8_t)best;
     }
