@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "zb/log.h"
+#include "zb/machine.h"
 #include "zb/mem.h"
 #include "zb/model.h"
 #include "zb/run.h"
@@ -119,26 +120,13 @@ static enum zb_status measure(struct contest *c)
     return ZB_OK;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof(*v), by_value);
-    return n % 2 == 1 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
-}
-
 static void report(struct contest *c)
 {
     static const char *const name[N_SIDES] = {"auto", "uniform"};
     double med[N_SIDES], plan[N_SIDES], promised, is, least;
 
     for (int i = 0; i < N_SIDES; i++) {
-        med[i] = median(c->ms[i], c->u->rounds);
+        med[i] = zb_median(c->ms[i], (size_t)c->u->rounds);
         plan[i] = zb_session_planned_ns(c->s[i]) * 1e-6;
         printf("%-8s planned %8.2f ms  median %8.2f ms (%+.1f %%)  min %8.2f "
                "ms\n",

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "zb/machine.h"
 #include "zb/mem.h"
 #include "zb/model.h"
 #include "zb/run.h"
@@ -51,19 +52,6 @@ static enum zb_status make_model(const struct size *z, struct zb_model **m_out)
     return zb_model_from_keys(key, ZB_COUNT_OF(key), "bench", &opts, m_out);
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *ms, int n)
-{
-    qsort(ms, (size_t)n, sizeof(*ms), compare);
-    return ms[n / 2];
-}
-
 static enum zb_status time_plans(const struct zb_model *m,
                                  const struct zb_session_opts *o,
                                  double *ms_out)
@@ -80,7 +68,7 @@ static enum zb_status time_plans(const struct zb_model *m,
         zb_schedule_free(s);
         zb_plan_input_release(&in);
     }
-    *ms_out = median(ms, N_PLANS);
+    *ms_out = zb_median(ms, N_PLANS);
     return ZB_OK;
 }
 
@@ -98,7 +86,7 @@ static enum zb_status run_steps(struct zb_session *s,
         ZB_TRY(zb_train_step(s, in, 1e-3, &res));
         ms[i] = (double)(zb_now_ns() - begin) / 1e6;
     }
-    *ms_out = median(ms, n);
+    *ms_out = zb_median(ms, (size_t)n);
     return ZB_OK;
 }
 

@@ -23,6 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "zb/machine.h"
 #include "zb/mem.h"
 #include "zb/model.h"
 #include "zb/run.h"
@@ -129,19 +130,6 @@ static enum zb_status time_one(struct contest *c, int which, double *ms_out)
     return ZB_OK;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof(*v), by_value);
-    return n % 2 == 1 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
-}
-
 static enum zb_status measure(struct contest *c)
 {
     double warm;
@@ -174,7 +162,7 @@ static void report(struct contest *c)
     double med[3];
 
     for (int i = 0; i < 3; i++) {
-        med[i] = median(c->ms[i], c->u->rounds);
+        med[i] = zb_median(c->ms[i], (size_t)c->u->rounds);
         printf("M=%d %-8s median %8.2f ms  min %8.2f ms\n", c->n_micro, name[i],
                med[i], c->ms[i][0]);
     }

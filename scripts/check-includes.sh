@@ -19,7 +19,7 @@ optim: base tensor backend comm
 ckpt: base tensor
 run: base trace conf plan tensor data backend graph comm model optim ckpt
 cli: base trace conf plan data backend graph model ckpt run'
-base_headers=' status log mem hash thread '
+base_headers=' status log mem hash thread file machine '
 bad=0
 for f in $(find "$srcdir/src" \( -name '*.[ch]' -o -name '*.cu' \)); do
     mod=${f#"$srcdir"/src/}; mod=${mod%%/*}

@@ -7,22 +7,22 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "cli/sink.h"
+#include "zb/file.h"
 #include "zb/mem.h"
 #include "zb/thread.h"
 
 /* A run must not end with a report that has no place. */
 static enum zb_status probe(const char *path)
 {
-    struct zbcli_sink k;
+    struct zb_sink k;
     struct stat info;
     enum zb_status st;
 
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
         return ZB_OK; /* opening a pipe means something to its reader */
     }
-    ZB_TRY(zbcli_sink_open(&k, path));
-    st = zbcli_sink_close(&k, ZB_ESTOPPED); /* leaves nothing behind */
+    ZB_TRY(zb_sink_open(&k, path));
+    st = zb_sink_close(&k, ZB_ESTOPPED); /* leaves nothing behind */
     return st == ZB_ESTOPPED ? ZB_OK : st;
 }
 
@@ -165,16 +165,16 @@ enum zb_status zbrun_report_write(struct zbrun_report *r,
                                   const struct zb_session *s,
                                   enum zb_status st)
 {
-    struct zbcli_sink sink;
+    struct zb_sink sink;
     char *text = st == ZB_OK ? NULL : zb_strdup(zb_error_text());
     enum zb_status written;
 
     if (st != ZB_OK && text == NULL) {
         return ZB_ENOMEM;
     }
-    written = zbcli_sink_open(&sink, r->path);
+    written = zb_sink_open(&sink, r->path);
     if (written == ZB_OK) {
-        written = zbcli_sink_close(
+        written = zb_sink_close(
             &sink, zbrun_report_page(r, job, s, st, text, sink.f));
     }
     zb_free(text);

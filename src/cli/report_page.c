@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "zb/machine.h"
 #include "zb/mem.h"
 #include "zb/thread.h"
 
@@ -233,34 +234,16 @@ static enum zb_status put_last_step(const struct zbrun_report *r,
 
 /* ---- settings ------------------------------------------------------------ */
 
-static void put_processor(FILE *f)
-{
-    FILE *info = fopen("/proc/cpuinfo", "re");
-    char line[256];
-
-    while (info != NULL && fgets(line, sizeof(line), info) != NULL) {
-        const char *colon = strchr(line, ':');
-
-        if (strncmp(line, "model name", 10) == 0 && colon != NULL) {
-            zbrun_html_text(f, colon + 2);
-            fputs(", ", f);
-            break;
-        }
-    }
-    if (info != NULL) {
-        fclose(info);
-    }
-}
-
 static void put_machine(FILE *f)
 {
+    char cpu[ZB_PROCESSOR_MAX];
     struct utsname u;
     double bytes =
         (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 
     fputs("<p>", f);
-    put_processor(f);
-    fprintf(f, "%ld cores, %.1f GiB of memory", sysconf(_SC_NPROCESSORS_ONLN),
+    zbrun_html_text(f, zb_processor_name(cpu));
+    fprintf(f, ", %ld cores, %.1f GiB of memory", sysconf(_SC_NPROCESSORS_ONLN),
             bytes / 1073741824.0);
     if (uname(&u) == 0) {
         fputs(", ", f);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "cli/runlog.h"
+#include "zb/file.h"
 #include "zb/log.h"
 #include "zb/mem.h"
 #include "zb/thread.h"
@@ -101,30 +102,6 @@ struct loop {
     int is_diverged;
 };
 
-/* Make a folder and those above it that are missing. */
-static enum zb_status make_dir(const char *dir)
-{
-    char *path = zb_strdup(dir);
-    enum zb_status st = ZB_OK;
-    size_t n = 0;
-
-    if (path == NULL) {
-        return ZB_ENOMEM;
-    }
-    while (st == ZB_OK && path[n] != '\0') {
-        n += strspn(path + n, "/");
-        n += strcspn(path + n, "/");
-        path[n] = '\0';
-        /* Only what happens to the last folder counts. */
-        if (mkdir(path, 0777) != 0 && errno != EEXIST && dir[n] == '\0') {
-            st = zb_fail(ZB_EIO, "%s: cannot create: %s", dir, strerror(errno));
-        }
-        path[n] = dir[n];
-    }
-    zb_free(path);
-    return st;
-}
-
 /* Empty the file of a log for this run alone. */
 static enum zb_status take_log(const char *path, int fd)
 {
@@ -152,7 +129,7 @@ static enum zb_status open_log(struct loop *l)
     if (path == NULL) {
         return ZB_OK;
     }
-    ZB_TRY(make_dir(l->conf->output.dir));
+    ZB_TRY(zb_make_dir(l->conf->output.dir));
     l->log = fopen(path, "ae");
     if (l->log == NULL) {
         return zb_fail(ZB_EIO, "%s: cannot write: %s", path, strerror(errno));
@@ -169,7 +146,7 @@ static enum zb_status open_trace(struct loop *l)
         return ZB_OK;
     }
     if (l->job->opts->trace == NULL) {
-        ZB_TRY(make_dir(l->conf->output.dir));
+        ZB_TRY(zb_make_dir(l->conf->output.dir));
     }
     ZB_TRY(zb_trace_open(path, &l->trace));
     return zbrun_trace_rows(l->trace, l->s);
@@ -184,7 +161,7 @@ static enum zb_status open_report(struct loop *l)
         return ZB_OK;
     }
     if (l->job->opts->report == NULL) {
-        ZB_TRY(make_dir(l->conf->output.dir));
+        ZB_TRY(zb_make_dir(l->conf->output.dir));
     }
     return zbrun_report_new(path, &l->report);
 }
@@ -270,7 +247,7 @@ static enum zb_status dump_step(struct loop *l, const struct zb_step_input *in,
     char *path;
     enum zb_status st;
 
-    ZB_TRY(make_dir(dir));
+    ZB_TRY(zb_make_dir(dir));
     ZB_TRY(zb_zero_grad(l->s));
     ZB_TRY(zb_forward_backward_step(l->s, in, ZB_RETURN_LOSS, res));
     path = zb_format("%s/grads.safetensors", dir);

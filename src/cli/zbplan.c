@@ -11,9 +11,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "cli/sink.h"
 #include "cli/zbplan_config.h"
 #include "cli/zbplan_opts.h"
+#include "zb/file.h"
 #include "zb/mem.h"
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
@@ -83,10 +83,10 @@ static enum zb_status write_schedule(const struct zbplan_opts *o,
                                      const struct zb_schedule *s)
 {
     struct zb_plan_style style = style_for(o, in);
-    struct zbcli_sink k;
+    struct zb_sink k;
 
-    ZB_TRY(zbcli_sink_open(&k, o->output));
-    return zbcli_sink_close(&k, zb_schedule_draw(s, o->format, &style, k.f));
+    ZB_TRY(zb_sink_open(&k, o->output));
+    return zb_sink_close(&k, zb_schedule_draw(s, o->format, &style, k.f));
 }
 
 /* ---- plan ---- */
@@ -296,10 +296,10 @@ static enum zb_status compare_one(const struct zbplan_opts *o,
 static enum zb_status compare(const struct zbplan_opts *o)
 {
     enum zb_status st = ZB_OK;
-    struct zbcli_sink k;
+    struct zb_sink k;
     int n_made = 0;
 
-    ZB_TRY(zbcli_sink_open(&k, o->output));
+    ZB_TRY(zb_sink_open(&k, o->output));
     fprintf(k.f,
             "%d stages, %d microbatches, objective %s; peak: as a "
             "multiple of 2P * F memory\n",
@@ -311,7 +311,7 @@ static enum zb_status compare(const struct zbplan_opts *o)
     if (st == ZB_OK && n_made == 0) {
         st = ZB_EINVAL;
     }
-    return zbcli_sink_close(&k, st);
+    return zb_sink_close(&k, st);
 }
 
 static int run_compare(const struct zbplan_opts *o)

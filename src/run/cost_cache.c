@@ -8,39 +8,15 @@
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "zb/file.h"
 #include "zb/hash.h"
 #include "zb/log.h"
+#include "zb/machine.h"
 #include "zb/mem.h"
 
 /* ---- the key ------------------------------------------------------------- */
-
-#define NAME_MAX_BYTES 128
-
-/* "model name" of the first processor, without its line end. */
-static void processor_name(char name[NAME_MAX_BYTES])
-{
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    char line[256];
-
-    snprintf(name, NAME_MAX_BYTES, "unknown");
-    while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
-        const char *colon = strchr(line, ':');
-
-        if (strncmp(line, "model name", 10) == 0 && colon != NULL) {
-            snprintf(name, NAME_MAX_BYTES, "%.*s",
-                     (int)strcspn(colon + 1, "\n") - 1, colon + 2);
-            break;
-        }
-    }
-    if (f != NULL) {
-        fclose(f);
-    }
-}
 
 static int n_cores(void)
 {
@@ -69,10 +45,9 @@ enum zb_status zb_cost_key(const struct zb_profile_request *r,
                            const char *backend, const char *what,
                            char **key_out)
 {
-    char cpu[NAME_MAX_BYTES];
+    char cpu[ZB_PROCESSOR_MAX];
     char *key;
 
-    processor_name(cpu);
     key = zb_format(
         "%s of zbrun %s"
 #ifdef HAVE_ONEDNN
@@ -80,7 +55,7 @@ enum zb_status zb_cost_key(const struct zb_profile_request *r,
 #endif
         "; %s, %s, %d cores, %d devices of %d threads; %zu byte reals, "
         "optimizer state %zu, %lld rows of %lld; layers",
-        what, PACKAGE_VERSION, backend, cpu, n_cores(), r->o->n_stages,
+        what, PACKAGE_VERSION, backend, zb_processor_name(cpu), n_cores(), r->o->n_stages,
         r->o->threads_per_device, sizeof(zb_real),
         zb_optim_state_reals(&r->o->optim),
         (long long)r->max.value[ZB_SYM_BATCH],
@@ -169,19 +144,6 @@ enum zb_status zb_cost_cache_load(const char *dir, const char *key, double *v,
 
 /* ---- writing ------------------------------------------------------------- */
 
-/* A folder and those above it; the file to be made shows whether it worked. */
-static void make_dirs(char *path)
-{
-    for (char *p = path + 1; *p != '\0'; p++) {
-        if (*p == '/') {
-            *p = '\0';
-            (void)mkdir(path, 0777);
-            *p = '/';
-        }
-    }
-    (void)mkdir(path, 0777);
-}
-
 static json_t *make_json(const char *key, const double *v, size_t n)
 {
     json_t *list = json_array();
@@ -193,69 +155,47 @@ static json_t *make_json(const char *key, const double *v, size_t n)
     return json_pack("{s:s, s:o}", "key", key, "values", list);
 }
 
-/* 0, or errno. */
-static int write_file(int fd, const json_t *root)
+static enum zb_status write_json(const json_t *root, FILE *f)
 {
-    FILE *f = fdopen(fd, "w");
-    int failed;
-
-    if (f == NULL) {
-        failed = errno;
-        close(fd);
-        return failed;
+    if (root == NULL) {
+        return zb_fail(ZB_ENOMEM, "no memory for JSON");
     }
-    errno = 0;
-    failed = json_dumpf(root, f, JSON_INDENT(1)) != 0 || ferror(f);
-    failed = fclose(f) != 0 || failed;
-    return failed ? (errno != 0 ? errno : EIO) : 0;
+    return json_dumpf(root, f, JSON_INDENT(1)) == 0
+               ? ZB_OK
+               : zb_fail(ZB_EIO, "JSON can not be written");
 }
 
-static int replace_file(char *temp, const char *path, const json_t *root)
+static enum zb_status store_file(const char *dir, const char *path,
+                                 const json_t *root)
 {
-    int fd = mkstemp(temp), failed;
+    struct zb_sink k;
 
-    if (fd < 0) {
-        return errno;
-    }
-    failed = write_file(fd, root);
-    if (failed == 0 && rename(temp, path) != 0) {
-        failed = errno;
-    }
-    if (failed != 0) {
-        (void)unlink(temp);
-    }
-    return failed;
+    ZB_TRY(zb_make_dir(dir));
+    ZB_TRY(zb_sink_open(&k, path));
+    return zb_sink_close(&k, write_json(root, k.f));
 }
 
 enum zb_status zb_cost_cache_store(const char *dir, const char *key,
                                    const double *v, size_t n)
 {
-    char *folder, *path, *temp;
-    enum zb_status st = ZB_ENOMEM;
+    char *path;
+    json_t *root;
+    enum zb_status st;
 
     if (dir == NULL) {
         return ZB_OK;
     }
-    folder = zb_strdup(dir);
     path = zb_cost_cache_path(dir, key);
-    temp = zb_format("%s/.costs-XXXXXX", dir);
-    if (folder != NULL && path != NULL && temp != NULL) {
-        json_t *root = make_json(key, v, n);
-        int failed = ENOMEM;
-
-        make_dirs(folder);
-        if (root != NULL) {
-            failed = replace_file(temp, path, root);
-        }
-        if (failed != 0) {
-            zb_log(ZB_LOG_DEBUG, "%s: measured costs are not kept: %s", path,
-                   strerror(failed));
-        }
-        json_decref(root);
-        st = ZB_OK;
+    if (path == NULL) {
+        return ZB_ENOMEM;
     }
-    zb_free(temp);
+    root = make_json(key, v, n);
+    st = store_file(dir, path, root);
+    if (st != ZB_OK) {
+        zb_log(ZB_LOG_DEBUG, "measured costs are not kept: %s",
+               zb_error_text());
+    }
+    json_decref(root);
     zb_free(path);
-    zb_free(folder);
-    return st;
+    return st == ZB_ENOMEM ? st : ZB_OK;
 }

@@ -6,22 +6,9 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
+#include "zb/machine.h"
 #include "zb/mem.h"
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
-double zb_median(double *v, size_t n)
-{
-    qsort(v, n, sizeof(*v), by_value);
-    return n % 2 == 1 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
-}
 
 /* ---- a seat -------------------------------------------------------------- */
 

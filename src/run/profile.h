@@ -69,9 +69,6 @@ enum zb_status zb_seat_meet(struct zb_seat *s) ZB_CHECKED;
 enum zb_status zb_seat_has_time(struct zb_seat *s, int64_t end_ns,
                                 int *has_time_out) ZB_CHECKED;
 
-/* Sorts v. */
-double zb_median(double *v, size_t n);
-
 /* ---- jobs ---------------------------------------------------------------- */
 
 /* Times of each kind of layer, then of messages. */

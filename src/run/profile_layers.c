@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "zb/machine.h"
 #include "zb/mem.h"
 
 #define MIN_ROUNDS 3

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "zb/machine.h"
 #include "zb/mem.h"
 
 #define ROUNDS 41

@@ -6,6 +6,8 @@
 #include "run/profile.h"
 #include "run/run_int.h"
 
+#include "zb/machine.h"
+
 #define ROUNDS 5
 #define WARM_UP 1
 #define MAX_FLOPS 2e8       /* of one product */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "run/profile.h"
+#include "zb/machine.h"
 #include "zb/mem.h"
 
 /* ---- costs --------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
-#include "cli/sink.h"
+#include "zb/file.h"
 
 #include <errno.h>
 #include <string.h>
@@ -9,16 +9,39 @@
 
 #include "zb/mem.h"
 
-enum zb_status zbcli_sink_open(struct zbcli_sink *k, const char *path)
+enum zb_status zb_make_dir(const char *dir)
+{
+    char *path = zb_strdup(dir);
+    enum zb_status st = ZB_OK;
+    size_t n = 0;
+
+    if (path == NULL) {
+        return ZB_ENOMEM;
+    }
+    while (st == ZB_OK && path[n] != '\0') {
+        n += strspn(path + n, "/");
+        n += strcspn(path + n, "/");
+        path[n] = '\0';
+        /* Only what happens to the last folder counts. */
+        if (mkdir(path, 0777) != 0 && errno != EEXIST && dir[n] == '\0') {
+            st = zb_fail(ZB_EIO, "%s: cannot create: %s", dir, strerror(errno));
+        }
+        path[n] = dir[n];
+    }
+    zb_free(path);
+    return st;
+}
+
+enum zb_status zb_sink_open(struct zb_sink *k, const char *path)
 {
     struct stat info;
 
-    *k = (struct zbcli_sink){.path = path, .f = stdout};
+    *k = (struct zb_sink){.path = path, .f = stdout};
     if (path == NULL) {
         return ZB_OK;
     }
     if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) {
-        k->tmp = zb_format("%s.tmp%ld", path, (long)getpid());
+        k->tmp = zb_format("%s.tmp%ld", path, (long)gettid());
         if (k->tmp == NULL) {
             return ZB_ENOMEM;
         }
@@ -31,7 +54,7 @@ enum zb_status zbcli_sink_open(struct zbcli_sink *k, const char *path)
     return ZB_OK;
 }
 
-enum zb_status zbcli_sink_close(struct zbcli_sink *k, enum zb_status st)
+enum zb_status zb_sink_close(struct zb_sink *k, enum zb_status st)
 {
     int is_bad = fflush(k->f) != 0 || ferror(k->f);
 
