@@ -150,11 +150,12 @@ void zb_run_fill_costs(struct zb_run_plan *p);
 
 /* run_limits.c: memory of the chunks, and what the user limits it to. */
 void zb_run_fill_memory(struct zb_run_plan *p);
-/* A schedule within the memory limits; counts the message buffers. Where
- * nothing fits into device_mem it is one that needs as little as possible, and
- * zb_run_plan_check_memory() fails. */
+/* A schedule within the memory limits. Where nothing fits into device_mem it is
+ * one that needs as little as possible; zb_run_plan_check_memory() then
+ * fails. */
 enum zb_status zb_run_make_schedule(struct zb_run_plan *p) ZB_CHECKED;
-/* Most bytes any stage needs with the schedule there is. */
+/* Most bytes any stage needs with the schedule there is; makes the forward-only
+ * schedule, counts the message buffers and lays out the devices. */
 enum zb_status zb_run_device_bytes(struct zb_run_plan *p,
                                    size_t *bytes_out) ZB_CHECKED;
 

@@ -58,63 +58,17 @@ void zb_run_fill_memory(struct zb_run_plan *p)
     }
 }
 
-/* ---- message buffers ----------------------------------------------------- */
-
-static int max_int(int a, int b)
-{
-    return a > b ? a : b;
-}
-
-/* Sender and receiver each give as many buffers as they may hold at once: then
- * the sender never waits where a rendezvous would not. One more lets it run a
- * node ahead of a late receiver (not at the turn, where nobody is late). */
-static void count_buffers(struct zb_run_plan *p)
-{
-    for (int ch = 0; ch < zb_n_channels(p); ch++) {
-        int is_turn = zb_stage_of(p, zb_channel_from(ch)) ==
-                      zb_stage_of(p, zb_channel_to(ch));
-
-        p->n_send_bufs[ch] = max_int(zb_count_held_by_sender(p, p->sched, ch),
-                                zb_count_held_by_sender(p, p->eval, ch));
-        p->n_send_bufs[ch] += p->o.overlap_p2p && !is_turn ? 1 : 0;
-        p->n_recv_bufs[ch] =
-            max_int(zb_count_held_by_receiver(p, p->sched, ch),
-                    zb_count_held_by_receiver(p, p->eval, ch));
-    }
-}
-
 /* ---- one schedule -------------------------------------------------------- */
-
-static enum zb_status check_sizes(const struct zb_run_plan *p,
-                                  const struct zb_schedule *s)
-{
-    if (s->n_stage != p->n_stages || s->n_micro != p->o.n_micro ||
-        s->n_chunk != p->n_chunk || s->placement != p->in.placement) {
-        return zb_fail(ZB_ECONFIG,
-                       "%s is a schedule for %d stages of %d chunks and %d "
-                       "microbatches, but the run has %d, %d and %d",
-                       p->planner, s->n_stage, s->n_chunk, s->n_micro,
-                       p->n_stages, p->n_chunk, p->o.n_micro);
-    }
-    return zb_schedule_check(s, &p->in);
-}
 
 /* Plan within p->in.max_mem; the schedule that was there goes. */
 static enum zb_status plan_once(struct zb_run_plan *p)
 {
     struct zb_schedule *s;
-    enum zb_status st;
 
     ZB_TRY(zb_plan_make(p->planner, &p->in, &p->search, &s));
     p->n_tried++;
-    st = check_sizes(p, s);
-    if (st != ZB_OK) {
-        zb_schedule_free(s);
-        return st;
-    }
     zb_schedule_free(p->sched);
     p->sched = s;
-    count_buffers(p);
     return ZB_OK;
 }
 
@@ -153,14 +107,38 @@ static enum zb_status plan_freely(struct zb_run_plan *p)
     return st;
 }
 
-/* ---- within a device ----------------------------------------------------- */
+/* ---- bytes of a device --------------------------------------------------- */
 
-/* Arena and message buffers depend on the schedule, and so does what they leave
- * of the device: this often is a limit taken back by what was too much. */
-#define MAX_ROUNDS 8
+static int max_int(int a, int b)
+{
+    return a > b ? a : b;
+}
 
+/* Sender and receiver each give as many buffers as they may hold at once: then
+ * the sender never waits where a rendezvous would not. One more lets it run a
+ * node ahead of a late receiver (not at the turn, where nobody is late). */
+static void count_buffers(struct zb_run_plan *p)
+{
+    for (int ch = 0; ch < zb_n_channels(p); ch++) {
+        int is_turn = zb_stage_of(p, zb_channel_from(ch)) ==
+                      zb_stage_of(p, zb_channel_to(ch));
+
+        p->n_send_bufs[ch] = max_int(zb_count_held_by_sender(p, p->sched, ch),
+                                zb_count_held_by_sender(p, p->eval, ch));
+        p->n_send_bufs[ch] += p->o.overlap_p2p && !is_turn ? 1 : 0;
+        p->n_recv_bufs[ch] =
+            max_int(zb_count_held_by_receiver(p, p->sched, ch),
+                    zb_count_held_by_receiver(p, p->eval, ch));
+    }
+}
+
+/* The forward-only schedule is the same for every schedule of a cut. */
 static enum zb_status lay_out(struct zb_run_plan *p)
 {
+    if (p->eval == NULL) {
+        ZB_TRY(zb_plan_forward_only(&p->in, &p->eval));
+    }
+    count_buffers(p);
     for (int s = 0; s < p->n_stages; s++) {
         zb_layout_release(&p->layout[s]);
         ZB_TRY(zb_layout_init(&p->layout[s], p, s));
@@ -179,6 +157,12 @@ enum zb_status zb_run_device_bytes(struct zb_run_plan *p, size_t *bytes_out)
     *bytes_out = most;
     return ZB_OK;
 }
+
+/* ---- within a device ----------------------------------------------------- */
+
+/* Arena and message buffers depend on the schedule, and so does what they leave
+ * of the device: this often is a limit taken back by what was too much. */
+#define MAX_ROUNDS 8
 
 /* What everything else leaves for activations and messages. */
 static enum zb_status limit_to_rest(struct zb_run_plan *p)
@@ -264,8 +248,7 @@ static enum zb_status plan_within_device(struct zb_run_plan *p)
 enum zb_status zb_run_make_schedule(struct zb_run_plan *p)
 {
     zb_schedule_free(p->eval);
-    p->eval = NULL;
-    ZB_TRY(zb_plan_forward_only(&p->in, &p->eval));
+    p->eval = NULL; /* of another cut; zb_run_device_bytes() makes this one's */
     if (p->o.device_mem > 0) {
         return plan_within_device(p);
     }
