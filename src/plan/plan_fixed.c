@@ -48,20 +48,29 @@ static void f_then_b(struct zb_plan_pen *pen, int ahead, int w_after)
     }
 }
 
+/* Every stage: `trips` F ahead of B for each stage behind it, and W after its B
+ * by `trips` for each stage before it; not `is_split`: B and W are one node. */
+static enum zb_status fill_stages(const struct zb_plan_input *in, int trips,
+                                  int is_split, struct zb_schedule *s)
+{
+    struct zb_plan_pen pen;
+
+    for (int i = 0; i < in->n_stage; i++) {
+        ZB_TRY(zb_plan_pen_begin(&pen, s, i));
+        f_then_b(&pen, trips * (in->n_stage - 1 - i),
+                 is_split ? trips * i : FUSED);
+    }
+    return zb_schedule_add_comm(s, in);
+}
+
 /* Narayanan et al. 2021, section 2.2: `ahead` forward passes, then one F and
  * one backward pass in turn, then the backward passes that are left. */
 enum zb_status zb_plan_1f1b(const struct zb_plan_input *in,
                             const struct zb_plan_opts *opts,
                             struct zb_schedule *s)
 {
-    struct zb_plan_pen pen;
-
     (void)opts;
-    for (int i = 0; i < in->n_stage; i++) {
-        ZB_TRY(zb_plan_pen_begin(&pen, s, i));
-        f_then_b(&pen, in->n_stage - 1 - i, FUSED);
-    }
-    return zb_schedule_add_comm(s, in);
+    return fill_stages(in, 1, 0, s);
 }
 
 enum zb_status zb_plan_gpipe(const struct zb_plan_input *in,
@@ -85,14 +94,8 @@ enum zb_status zb_plan_zb_h1(const struct zb_plan_input *in,
                              const struct zb_plan_opts *opts,
                              struct zb_schedule *s)
 {
-    struct zb_plan_pen pen;
-
     (void)opts;
-    for (int i = 0; i < in->n_stage; i++) {
-        ZB_TRY(zb_plan_pen_begin(&pen, s, i));
-        f_then_b(&pen, in->n_stage - 1 - i, i);
-    }
-    return zb_schedule_add_comm(s, in);
+    return fill_stages(in, 1, 1, s);
 }
 
 /* The same with F enough to fill the time until the first B returns: 2p-1
@@ -101,12 +104,6 @@ enum zb_status zb_plan_zb_h2(const struct zb_plan_input *in,
                              const struct zb_plan_opts *opts,
                              struct zb_schedule *s)
 {
-    struct zb_plan_pen pen;
-
     (void)opts;
-    for (int i = 0; i < in->n_stage; i++) {
-        ZB_TRY(zb_plan_pen_begin(&pen, s, i));
-        f_then_b(&pen, 2 * (in->n_stage - 1 - i), 2 * i);
-    }
-    return zb_schedule_add_comm(s, in);
+    return fill_stages(in, 2, 1, s);
 }
