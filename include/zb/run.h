@@ -188,7 +188,7 @@ void zb_session_print_costs(const struct zb_session *s, FILE *f);
 /* Planned time of forward and backward of a step, in ns; 0 with given costs. */
 double zb_session_planned_ns(const struct zb_session *s);
 /* With ZB_COSTS_MEASURED: how long nodes took against those costs, medians over
- * microbatches and the last training steps; nothing before the second step. */
+ * microbatches and the first training steps behind the very first. */
 void zb_session_print_cost_errors(const struct zb_session *s, FILE *f);
 const char *zb_session_backend(const struct zb_session *s);
 /* 1: the devices compute nothing; losses, norms and parameters mean nothing. */

@@ -89,7 +89,7 @@ struct zb_node_times zb_session_node_times(const struct zb_session *s,
                                   .end_ns = w->end_ns};
 }
 
-double zb_session_measured_bubble(const struct zb_session *s)
+int64_t zb_session_nodes_ns(const struct zb_session *s, int64_t *busiest_out)
 {
     int64_t first = INT64_MAX, last = 0, busiest = 0;
 
@@ -106,7 +106,15 @@ double zb_session_measured_bubble(const struct zb_session *s)
         }
         busiest = busy > busiest ? busy : busiest;
     }
-    return last > first ? 1 - (double)busiest / (double)(last - first) : 0;
+    *busiest_out = busiest;
+    return last > first ? last - first : 0;
+}
+
+double zb_session_measured_bubble(const struct zb_session *s)
+{
+    int64_t busiest, ns = zb_session_nodes_ns(s, &busiest);
+
+    return ns > 0 ? 1 - (double)busiest / (double)ns : 0;
 }
 
 struct zb_session_stats zb_session_stats(const struct zb_session *s)

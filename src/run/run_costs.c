@@ -73,6 +73,7 @@ enum zb_status zb_notes_init(struct zb_session *s)
     if (s->plan->o.costs != ZB_COSTS_MEASURED || s->plan->unit_ns == 0) {
         return ZB_OK;
     }
+    s->n_noted = -1; /* the first step warms up */
     s->note = zb_alloc_array(ZB_NOTE_STEPS * notes_per_step(s),
                              sizeof(*s->note));
     s->note_room = zb_alloc_array(
@@ -104,43 +105,28 @@ static double node_median(struct zb_session *s, int virt,
     return n > 0 ? zb_median(s->note_room, n) : NAN;
 }
 
-static double span_ns(const struct zb_session *s)
-{
-    int64_t first = INT64_MAX, last = 0;
-
-    for (int i = 0; i < s->plan->n_stages; i++) {
-        struct zb_node_times t = zb_session_node_times(s, i);
-
-        for (size_t k = 0; k < t.n; k++) {
-            first = t.start_ns[k] < first ? t.start_ns[k] : first;
-            last = t.end_ns[k] > last ? t.end_ns[k] : last;
-        }
-    }
-    return (double)(last - first);
-}
-
 void zb_notes_take(struct zb_session *s)
 {
     double *note;
+    int64_t busiest;
 
-    if (s->note == NULL || s->n_noted++ == 0) {
-        return; /* the first step warms up */
+    if (s->note == NULL || s->n_noted == ZB_NOTE_STEPS ||
+        ++s->n_noted == 0) {
+        return;
     }
-    note = s->note +
-           (size_t)((s->n_noted - 2) % ZB_NOTE_STEPS) * notes_per_step(s);
+    note = s->note + (size_t)(s->n_noted - 1) * notes_per_step(s);
     for (int v = 0; v < s->plan->n_virtual; v++) {
         for (size_t i = 0; i < N_NOTED; i++) {
             *note++ = node_median(s, v, noted_type[i]);
         }
     }
-    *note = span_ns(s);
+    *note = (double)zb_session_nodes_ns(s, &busiest);
 }
 
 /* Over the steps. */
 static double note_median(const struct zb_session *s, size_t i)
 {
-    size_t n = s->n_noted - 1 < ZB_NOTE_STEPS ? (size_t)s->n_noted - 1
-                                              : ZB_NOTE_STEPS;
+    size_t n = (size_t)s->n_noted;
 
     for (size_t k = 0; k < n; k++) {
         s->note_room[k] = s->note[k * notes_per_step(s) + i];
@@ -182,7 +168,7 @@ void zb_session_print_cost_errors(const struct zb_session *s, FILE *f)
 {
     const struct zb_run_plan *p = s->plan;
 
-    if (s->note == NULL || s->n_noted < 2) {
+    if (s->note == NULL || s->n_noted < 1) {
         return;
     }
     fprintf(f, "nodes against the planned costs:\n");

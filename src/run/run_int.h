@@ -313,11 +313,11 @@ struct zb_session {
     struct zb_schedule *eval; /* forward only, when not of plan->o.n_micro */
     double last_flops;
 
-    /* With measured costs: what nodes took in the last ZB_NOTE_STEPS training
-     * steps but the first, medians over microbatches. Host only. */
+    /* With measured costs: what nodes took in the ZB_NOTE_STEPS training steps
+     * behind the first, medians over microbatches. Host only. */
     double *note; /* [ZB_NOTE_STEPS * what is noted of a step] */
     double *note_room; /* [n_micro, or ZB_NOTE_STEPS if that is more] */
-    int64_t n_noted;   /* steps, the first one included */
+    int n_noted;       /* steps; -1: the first is not over */
 };
 
 /* run_costs.c: what is compared with the plan at the end. */
@@ -326,6 +326,10 @@ enum zb_status zb_notes_init(struct zb_session *s) ZB_CHECKED;
 void zb_notes_release(struct zb_session *s);
 /* After each training step. */
 void zb_notes_take(struct zb_session *s);
+
+/* inspect.c: from the first to the last compute node of the last step, and the
+ * work of the busiest stage. */
+int64_t zb_session_nodes_ns(const struct zb_session *s, int64_t *busiest_out);
 
 /* The workers leave and are joined; what is left can only be looked at and
  * freed. For tests that ask the backend about the way out. */
