@@ -32,11 +32,8 @@ enum zb_v_type { ZB_V_F0, ZB_V_F1, ZB_V_B0, ZB_V_B1, ZB_V_W0, ZB_V_W1 };
 #define ZB_V_N_TYPES 6
 
 /* What a node needs to have happened on its own stage, for the same microbatch;
- * F of the left leg needs nothing. */
-static const int zb_v_needs[ZB_V_N_TYPES] = {
-    [ZB_V_F0] = -1,      [ZB_V_F1] = ZB_V_F0, [ZB_V_B1] = ZB_V_F1,
-    [ZB_V_B0] = ZB_V_B1, [ZB_V_W0] = ZB_V_B0, [ZB_V_W1] = ZB_V_B1,
-};
+ * -1 for F of the left leg. */
+extern const int zb_v_needs[ZB_V_N_TYPES];
 
 /* The instance, by stage and type. */
 struct zb_v {
@@ -139,10 +136,10 @@ int zb_v_block(const struct zb_v *v, const struct zb_v_block *b,
 /* ---- from few to many ----------------------------------------------------
  *
  * An order of `many` from one of `few`, an instance with the same costs and
- * fewer microbatches: on each stage, the piece with `each` of every type that
- * is nearest to place cut[stage] runs as often as it takes. 0 when there is no
- * such piece, or the numbers do not divide. The result may need too much memory
- * or be such that it can not finish. */
+ * fewer microbatches: on each stage a piece with `each` of every type, made of
+ * what comes from place cut[stage] on, runs there as often as it takes. 0 when
+ * F or B does not come so often behind a cut, or the numbers do not divide. The
+ * result may need too much memory or be such that it can not finish. */
 int zb_v_stretch(const struct zb_v *few, const uint8_t *order, const int *cut,
                  int each, const struct zb_v *many, uint8_t *order_out);
 
@@ -180,14 +177,13 @@ double zb_v_local_anneal(struct zb_v_local *l, const struct zb_v_heat *heat,
 
 /* ---- all together --------------------------------------------------------
  *
- * The best order that the budget finds. `seeds` [n_seeds * p * len] are orders
- * that it must not be worse than, as far as they fit. The value is INFINITY
- * when there is no order, which is only so when a stage has not room for one
- * microbatch in both chunks. */
+ * The best order by objective and seed of `opts` that the budget finds. `seeds`
+ * [n_seeds * p * len] are orders that it must not be worse than, as far as they
+ * fit. ZB_EINFEASIBLE when there is no order, which is only so when a stage has
+ * not room for one microbatch in both chunks. */
 enum zb_status zb_v_search(const struct zb_plan_input *in,
-                           enum zb_plan_objective objective, uint64_t seed,
+                           const struct zb_plan_opts *opts,
                            const uint8_t *seeds, int n_seeds,
-                           struct zb_v_budget *b, uint8_t *order,
-                           double *value_out) ZB_CHECKED;
+                           struct zb_v_budget *b, uint8_t *order) ZB_CHECKED;
 
 #endif

@@ -55,11 +55,15 @@ void zb_v_offer(struct zb_v_search *x, double value, const uint8_t *order)
     memcpy(room, order, zb_v_order_size(&x->v));
 }
 
+int zb_v_is_at_bound(const struct zb_v_search *x)
+{
+    return x->pool.n > 0 &&
+           x->pool.value[0] <= x->v.bound * (1 + ZB_V_ROUNDING);
+}
+
 int zb_v_is_over(const struct zb_v_search *x)
 {
-    return (x->pool.n > 0 &&
-            x->pool.value[0] <= x->v.bound * (1 + ZB_V_ROUNDING)) ||
-           zb_v_is_spent(x->budget);
+    return zb_v_is_at_bound(x) || zb_v_is_spent(x->budget);
 }
 
 int64_t zb_v_share(const struct zb_v_search *x, double part)
@@ -243,16 +247,15 @@ static void offer_seeds(struct zb_v_search *x, const uint8_t *seeds, int n)
 }
 
 enum zb_status zb_v_search(const struct zb_plan_input *in,
-                           enum zb_plan_objective objective, uint64_t seed,
+                           const struct zb_plan_opts *opts,
                            const uint8_t *seeds, int n_seeds,
-                           struct zb_v_budget *b, uint8_t *order,
-                           double *value_out)
+                           struct zb_v_budget *b, uint8_t *order)
 {
     struct zb_v_search x = {
         .in = in,
-        .objective = objective,
+        .objective = opts->objective,
         .budget = b,
-        .random = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15) | 1,
+        .random = (opts->seed + 1) * UINT64_C(0x9e3779b97f4a7c15) | 1,
         .hints = {.n_wanted = in->n_micro},
     };
     enum zb_status st;
@@ -262,12 +265,10 @@ enum zb_status zb_v_search(const struct zb_plan_input *in,
         offer_seeds(&x, seeds, n_seeds);
         st = search(&x);
     }
-    if (st == ZB_OK) {
-        *value_out = INFINITY;
-        if (x.pool.n > 0) {
-            memcpy(order, x.pool.order[0], zb_v_order_size(&x.v));
-            *value_out = x.pool.value[0];
-        }
+    if (st == ZB_OK && x.pool.n == 0) {
+        st = zb_fail(ZB_EINFEASIBLE, "no schedule found");
+    } else if (st == ZB_OK) {
+        memcpy(order, x.pool.order[0], zb_v_order_size(&x.v));
     }
     search_release(&x);
     return st;

@@ -47,7 +47,9 @@ size_t zb_v_order_size(const struct zb_v *v);
 /* Take an order into the pool unless its value is there already or too bad. */
 void zb_v_offer(struct zb_v_search *x, double value, const uint8_t *order);
 
-/* Whether the bound is reached or the budget used up. */
+/* Whether the best order is as good as any can be; or that, or the budget is
+ * used up. */
+int zb_v_is_at_bound(const struct zb_v_search *x);
 int zb_v_is_over(const struct zb_v_search *x);
 
 /* A part of the moves that are left. */
@@ -61,7 +63,7 @@ double zb_v_try_rule(struct zb_v_search *x, const struct zb_v_rule *r);
 void zb_v_try_block(struct zb_v_search *x, const struct zb_v_block *b);
 
 /* The rules that are good for many instances; two of them even when there is
- * nothing to spend. */
+ * nothing to spend, but none when the bound is reached. */
 void zb_v_try_known_rules(struct zb_v_search *x);
 /* Every block that fits. */
 void zb_v_try_blocks(struct zb_v_search *x, int64_t moves);

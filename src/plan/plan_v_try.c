@@ -47,8 +47,11 @@ static void note_block(struct zb_v_hints *hints, const struct zb_v_block *b,
 
     if (at < ZB_V_HINTS) {
         hints->n_blocks++;
-    } else if (rank >= hints->rank[--at]) {
-        return;
+    } else {
+        at--; /* in place of the worst */
+        if (rank >= hints->rank[at]) {
+            return;
+        }
     }
     for (; at > 0 && hints->rank[at - 1] > rank; at--) {
         hints->rank[at] = hints->rank[at - 1];
@@ -89,8 +92,8 @@ static const struct zb_v_rule known[] = {
 void zb_v_try_known_rules(struct zb_v_search *x)
 {
     for (size_t i = 0; i < ZB_COUNT_OF(known); i++) {
-        if (i > 1 && zb_v_is_over(x)) {
-            break;
+        if (zb_v_is_at_bound(x) || (i > 1 && zb_v_is_spent(x->budget))) {
+            return;
         }
         zb_v_try_rule(x, &known[i]);
     }
@@ -142,10 +145,11 @@ static void change_rule(struct zb_v_search *x, struct zb_v_rule *r)
     }
 }
 
+typedef double try_fn(struct zb_v_search *x, const struct zb_v_rule *r);
+
 /* Random rules for a part of the moves, then steps from the best. */
-static void climb(struct zb_v_search *x, double (*try)(struct zb_v_search *x,
-                                const struct zb_v_rule *r),
-                  int64_t moves, double random_part)
+static void climb(struct zb_v_search *x, try_fn *try, int64_t moves,
+                  double random_part)
 {
     struct zb_v_rule best = x->hints.rule;
     double value = INFINITY;

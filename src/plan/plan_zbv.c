@@ -132,15 +132,10 @@ static enum zb_status plan(const struct zb_plan_input *in,
 {
     struct zb_v_budget budget = budget_of(opts);
     uint8_t *result = &orders[N_SEEDS * size];
-    double value = INFINITY;
     int n_seeds;
 
     ZB_TRY(make_seeds(in, &budget, orders, size, &n_seeds));
-    ZB_TRY(zb_v_search(in, opts->objective, opts->seed, orders, n_seeds,
-                       &budget, result, &value));
-    if (isinf(value)) {
-        return zb_fail(ZB_EINFEASIBLE, "no schedule found");
-    }
+    ZB_TRY(zb_v_search(in, opts, orders, n_seeds, &budget, result));
     return schedule_from_order(result, s);
 }
 
