@@ -93,3 +93,30 @@ void plan_rig_same(const struct zb_schedule *a, const struct zb_schedule *b,
         CU_ASSERT(j == a->stages[i].n && k == b->stages[i].n);
     }
 }
+
+void plan_rig_legal(const char *text, enum zb_placement placement,
+                    int n_chunk)
+{
+    struct zb_schedule *s = NULL;
+
+    ZBT_OK(zb_schedule_read(plan_rig_file(text, strlen(text)), &s));
+    ZBT_OK(zb_schedule_check(s, NULL));
+    CU_ASSERT_EQUAL(s->placement, placement);
+    CU_ASSERT_EQUAL(s->n_chunk, n_chunk);
+    zb_schedule_free(s);
+}
+
+void plan_rig_refused(const char *text, const char *part)
+{
+    struct zb_schedule *s = NULL;
+    const char *path = plan_rig_file(text, strlen(text));
+    enum zb_status st = zb_schedule_read(path, &s);
+
+    CU_ASSERT_EQUAL(st, ZB_ECONFIG);
+    CU_ASSERT_EQUAL(strncmp(zb_error_text(), path, strlen(path)), 0);
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), part));
+    if (strstr(zb_error_text(), part) == NULL) {
+        printf("\n  is: %s\n  should name: %s\n", zb_error_text(), part);
+    }
+    zb_schedule_free(s);
+}

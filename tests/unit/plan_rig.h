@@ -25,4 +25,11 @@ const char *plan_rig_file(const char *text, size_t len);
 void plan_rig_same(const struct zb_schedule *a, const struct zb_schedule *b,
                    int all);
 
+/* Assert that this text is read as a legal schedule of that placement. */
+void plan_rig_legal(const char *text, enum zb_placement placement,
+                    int n_chunk);
+
+/* Assert that this text is refused with its path and `part` in the reason. */
+void plan_rig_refused(const char *text, const char *part);
+
 #endif
