@@ -207,6 +207,23 @@ static enum zb_status start_workers(struct zb_session *s)
     return wait_done(s);
 }
 
+/* Sleeping is not interrupted, and times must fit into an int64_t. */
+#define MAX_SIM_S 3600.0
+
+static enum zb_status check_sim(const struct zb_session *s)
+{
+    const struct zb_run_plan *p = s->plan;
+    double step_s = p->sched->makespan * p->o.sim_ns_per_cost * 1e-9;
+
+    if (s->be->ops->is_simulated && !(step_s <= MAX_SIM_S)) {
+        return zb_fail(ZB_EINVAL,
+                       "a simulated step would take %.3g s, more than %g: a "
+                       "unit of the costs is %g us (schedule.sim_unit_us)",
+                       step_s, MAX_SIM_S, p->o.sim_ns_per_cost * 1e-3);
+    }
+    return ZB_OK;
+}
+
 static enum zb_status open_session(struct zb_session *s,
                                    const struct zb_model *model,
                                    const struct zb_session_opts *o)
@@ -226,6 +243,7 @@ static enum zb_status open_session(struct zb_session *s,
         return ZB_ENOMEM;
     }
     ZB_TRY(zb_backend_open(o->backend, &bo, &s->be));
+    ZB_TRY(check_sim(s));
     for (int i = 0; i < o->n_stages; i++) {
         s->worker[i].s = s;
         s->worker[i].stage = i;

@@ -214,6 +214,20 @@ static void values_are_zero_and_memory_is_only_counted(void)
     zb_model_free(model);
 }
 
+static void step_that_would_take_hours_is_refused(void)
+{
+    const struct setting hours = {"1f1b", 2, 2, 1e12, 1, 1, 1};
+    const struct setting ages = {"1f1b", 2, 2, 1e60, 1, 1, 1};
+    struct zb_model *model = ru_llama();
+    struct zb_session *s = NULL;
+
+    CU_ASSERT_EQUAL(open_session(model, &hours, &s), ZB_EINVAL);
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "sim_unit_us"));
+    CU_ASSERT_EQUAL(open_session(model, &ages, &s), ZB_EINVAL);
+    CU_ASSERT_PTR_NULL(s);
+    zb_model_free(model);
+}
+
 static void failing_allocation_of_a_session_unwinds(void)
 {
     const struct setting t = {"1f1b", 2, 2, 1, 1, 1, 1};
@@ -246,6 +260,7 @@ int main(void)
         ZBT_CASE(every_node_of_many_stages_ends_when_planned),
         ZBT_CASE(named_planners_run_on_64_stages_as_planned),
         ZBT_CASE(values_are_zero_and_memory_is_only_counted),
+        ZBT_CASE(step_that_would_take_hours_is_refused),
         ZBT_CASE(failing_allocation_of_a_session_unwinds),
     };
 
