@@ -13,6 +13,7 @@
 #include "zb/mem.h"
 
 #define NODE_TEXT_MAX 160
+#define PREFETCH 6 /* nodes */
 
 /* ---- one stream ---- */
 
@@ -101,14 +102,13 @@ static int has_input(const struct stream *st, enum zb_node_type recv,
 {
     const struct zb_schedule *s = st->s;
     int step = recv == ZB_NODE_RECV_FORWARD ? -1 : 1;
-    int virt = zb_virtual_stage(s->placement, s->n_stage, st->stage, chunk);
-    int from = virt + step, from_stage, from_chunk;
+    int from = zb_plan_virtual(s, st->stage, chunk) + step;
+    int from_stage, from_chunk;
 
     if (from < 0 || from >= s->n_stage * s->n_chunk) {
         return 1;
     }
-    zb_virtual_to_local(s->placement, s->n_stage, from, &from_stage,
-                        &from_chunk);
+    zb_plan_local(s, from, &from_stage, &from_chunk);
     if (from_stage == st->stage) {
         return st->cnt.of[from_chunk][made] > mb;
     }
@@ -293,6 +293,18 @@ static const struct zb_node *current(const struct meet *m, int stage)
     return m->at[stage] < st->n ? &st->node[m->at[stage]] : NULL;
 }
 
+/* Step over the current node. Stages take turns after a few nodes each, so
+ * that what comes soon is out of the caches unless it is asked for now. */
+static void step(struct meet *m, int stage)
+{
+    const struct zb_stage_nodes *st = &m->s->stages[stage];
+    size_t at = ++m->at[stage];
+
+    if (st->n - at > PREFETCH) {
+        __builtin_prefetch(&st->node[at + PREFETCH]);
+    }
+}
+
 static void wake(struct meet *m, int stage)
 {
     if (!m->is_todo[stage]) {
@@ -315,7 +327,7 @@ static int try_meet(struct meet *m, int stage, const struct zb_node *node)
         other->chunk != peer.chunk || other->mb != node->mb) {
         return 0;
     }
-    m->at[peer.stage]++;
+    step(m, peer.stage);
     wake(m, peer.stage);
     return 1;
 }
@@ -358,7 +370,7 @@ static void move_all(struct meet *m)
 
         m->is_todo[stage] = 0;
         while ((node = current(m, stage)) != NULL && try_step(m, stage, node)) {
-            m->at[stage]++;
+            step(m, stage);
         }
     }
 }
@@ -431,6 +443,9 @@ static enum zb_status check_stage_memory(const struct zb_schedule *s, int stage,
     char text[NODE_TEXT_MAX], a[ZB_PLAN_NUMBER_MAX], b[ZB_PLAN_NUMBER_MAX];
 
     for (size_t i = 0; i < st->n; i++) {
+        if (!zb_node_is_compute(st->node[i].type)) {
+            continue;
+        }
         mem += zb_plan_node_mem(s, in, stage, &st->node[i]);
         if (st->node[i].type == ZB_NODE_F && mem > limit) {
             zb_plan_node_text(s, stage, i, text, sizeof(text));

@@ -16,17 +16,17 @@
 #include "plan/plan_int.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "zb/mem.h"
 
 #define COMPUTE_TIE UINT32_MAX
 
-struct item {
-    struct zb_node node;
+/* Where a node stands: by time, then tie, then place in the list. */
+struct key {
+    double time;
     uint32_t tie; /* COMPUTE_TIE for compute nodes */
-    uint32_t seq; /* keeps compute nodes of equal start in their order */
+    uint32_t at;
 };
 
 /* When a message is sent, and its number. */
@@ -39,7 +39,8 @@ struct layout {
     struct zb_schedule *s;
     const double *pv_time; /* [n_stage]; NULL: no POST_VALIDATION nodes */
     struct stamp *f, *b;   /* [n_virtual * n_micro] */
-    struct item *item;     /* of one stage */
+    struct zb_node *node;  /* of one stage: compute nodes, then messages */
+    struct key *key, *spare;
     size_t n, cap;
 };
 
@@ -73,11 +74,12 @@ static void stamp_all(struct layout *l)
     }
 }
 
-static void add_item(struct layout *l, const struct zb_node *node, uint32_t tie)
+static void add_node(struct layout *l, const struct zb_node *node, uint32_t tie)
 {
     ZB_BUG_IF(l->n >= l->cap, "layout of %zu nodes is too small", l->cap);
-    l->item[l->n] =
-        (struct item){.node = *node, .tie = tie, .seq = (uint32_t)l->n};
+    l->node[l->n] = *node;
+    l->key[l->n] =
+        (struct key){.time = node->start, .tie = tie, .at = (uint32_t)l->n};
     l->n++;
 }
 
@@ -104,7 +106,7 @@ static void add_messages(struct layout *l, int stage, enum zb_node_type type,
             continue;
         }
         node.start = node.end = from[mb].time;
-        add_item(l, &node, from[mb].tie);
+        add_node(l, &node, from[mb].tie);
     }
 }
 
@@ -124,33 +126,60 @@ static void add_post_validation(struct layout *l, int stage)
         if ((i == 0 && stage == last) || (i == 1 && stage == 0)) {
             continue;
         }
-        add_item(l, &node, (uint32_t)(3 * (last - stage) + i));
+        add_node(l, &node, (uint32_t)(3 * (last - stage) + i));
     }
 }
 
-static int compare_items(const void *a, const void *b)
+static int is_before(const struct key *x, const struct key *y)
 {
-    const struct item *x = a, *y = b;
-
-    if (x->node.start != y->node.start) {
-        return x->node.start < y->node.start ? -1 : 1;
+    if (x->time != y->time) {
+        return x->time < y->time;
     }
-    if (x->tie != y->tie) {
-        return x->tie < y->tie ? -1 : 1;
-    }
-    return x->seq < y->seq ? -1 : x->seq > y->seq;
+    return x->tie != y->tie ? x->tie < y->tie : x->at < y->at;
 }
 
-static void move_receives_ahead(struct layout *l)
+/* The end of the sorted run that begins at i. */
+static size_t run_end(const struct key *key, size_t i, size_t n)
 {
-    for (size_t i = 1; i < l->n; i++) {
-        struct item *prev = &l->item[i - 1], *cur = &l->item[i];
-        struct item kept;
+    do {
+        i++;
+    } while (i < n && !is_before(&key[i], &key[i - 1]));
+    return i;
+}
 
-        if (zb_node_is_compute(prev->node.type) &&
-            (cur->node.type == ZB_NODE_RECV_FORWARD ||
-             cur->node.type == ZB_NODE_RECV_BACKWARD) &&
-            cur->node.start <= prev->node.end) {
+/* Merge neighbouring runs of l->key in pairs; returns how many are left. */
+static size_t merge_pairs(struct layout *l)
+{
+    struct key *from = l->key, *to = l->spare;
+    size_t n_runs = 0;
+
+    for (size_t i = 0, mid, end; i < l->n; i = end, n_runs++) {
+        size_t j, k = i;
+
+        mid = j = run_end(from, i, l->n);
+        end = mid < l->n ? run_end(from, mid, l->n) : mid;
+        while (i < mid && j < end) {
+            to[k++] = is_before(&from[j], &from[i]) ? from[j++] : from[i++];
+        }
+        memcpy(&to[k], &from[i], (mid - i) * sizeof(*to));
+        k += mid - i;
+        memcpy(&to[k], &from[j], (end - j) * sizeof(*to));
+    }
+    l->key = to;
+    l->spare = from;
+    return n_runs;
+}
+
+static void move_receives_ahead(struct zb_stage_nodes *st)
+{
+    for (size_t i = 1; i < st->n; i++) {
+        struct zb_node *prev = &st->node[i - 1], *cur = &st->node[i];
+        struct zb_node kept;
+
+        if (zb_node_is_compute(prev->type) &&
+            (cur->type == ZB_NODE_RECV_FORWARD ||
+             cur->type == ZB_NODE_RECV_BACKWARD) &&
+            cur->start <= prev->end) {
             kept = *prev;
             *prev = *cur;
             *cur = kept;
@@ -176,7 +205,7 @@ static enum zb_status layout_stage(struct layout *l, int stage)
 
     l->n = 0;
     for (size_t j = 0; j < st->n; j++) {
-        add_item(l, &st->node[j], COMPUTE_TIE);
+        add_node(l, &st->node[j], COMPUTE_TIE);
     }
     if (l->pv_time != NULL) {
         add_post_validation(l, stage);
@@ -187,12 +216,15 @@ static enum zb_status layout_stage(struct layout *l, int stage)
         add_messages(l, stage, ZB_NODE_SEND_BACKWARD, c);
         add_messages(l, stage, ZB_NODE_RECV_BACKWARD, c);
     }
-    qsort(l->item, l->n, sizeof(*l->item), compare_items);
-    move_receives_ahead(l);
+    /* Few runs: compute nodes and each type of message come sorted, unless
+     * rounding in the times spoils it. */
+    while (merge_pairs(l) > 1) {
+    }
     ZB_TRY(zb_plan_stage_alloc(s, stage, l->n));
     for (size_t j = 0; j < l->n; j++) {
-        st->node[j] = l->item[j].node;
+        st->node[j] = l->node[l->key[j].at];
     }
+    move_receives_ahead(st);
     return ZB_OK;
 }
 
@@ -227,8 +259,11 @@ enum zb_status zb_plan_layout(struct zb_schedule *s, const double *pv_time)
 
     l.f = zb_alloc_array(cells, sizeof(*l.f));
     l.b = zb_alloc_array(cells, sizeof(*l.b));
-    l.item = zb_alloc_array(l.cap, sizeof(*l.item));
-    if (l.f == NULL || l.b == NULL || l.item == NULL) {
+    l.node = zb_alloc_array(l.cap, sizeof(*l.node));
+    l.key = zb_alloc_array(l.cap, sizeof(*l.key));
+    l.spare = zb_alloc_array(l.cap, sizeof(*l.spare));
+    if (l.f == NULL || l.b == NULL || l.node == NULL || l.key == NULL ||
+        l.spare == NULL) {
         st = ZB_ENOMEM;
     } else {
         stamp_all(&l);
@@ -239,7 +274,9 @@ enum zb_status zb_plan_layout(struct zb_schedule *s, const double *pv_time)
     if (st == ZB_OK && pv_time != NULL) {
         mark_rollback(s);
     }
-    zb_free(l.item);
+    zb_free(l.spare);
+    zb_free(l.key);
+    zb_free(l.node);
     zb_free(l.b);
     zb_free(l.f);
     return st;
@@ -261,6 +298,30 @@ static enum zb_status all_positive(const double *cost, int n, double least,
     return ZB_OK;
 }
 
+/* The least time that F and B take for ordering messages. */
+static double least_time(const struct zb_plan_input *in)
+{
+    double largest = 0;
+
+    for (int v = 0; v < in->n_stage * in->n_chunk; v++) {
+        largest = fmax(largest, fmax(in->f_cost[v], in->b_cost[v]));
+    }
+    return largest > 0 ? largest * 1e-6 : 1;
+}
+
+/* Whether every F and B does. */
+static int takes_time(const struct zb_plan_input *in)
+{
+    double least = least_time(in);
+
+    for (int v = 0; v < in->n_stage * in->n_chunk; v++) {
+        if (in->f_cost[v] < least || in->b_cost[v] < least) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* Times for ordering messages: as simulated, but every F and B takes time, or
  * a message would stand before the node that makes it. */
 static enum zb_status simulate_positive(struct zb_schedule *s,
@@ -268,13 +329,9 @@ static enum zb_status simulate_positive(struct zb_schedule *s,
 {
     struct zb_plan_input order = *in;
     int n = in->n_stage * in->n_chunk;
-    double largest = 0, least;
+    double least = least_time(in);
     enum zb_status st;
 
-    for (int v = 0; v < n; v++) {
-        largest = fmax(largest, fmax(in->f_cost[v], in->b_cost[v]));
-    }
-    least = largest > 0 ? largest * 1e-6 : 1;
     ZB_TRY(all_positive(in->f_cost, n, least, &order.f_cost));
     st = all_positive(in->b_cost, n, least, &order.b_cost);
     if (st == ZB_OK) {
@@ -351,6 +408,11 @@ enum zb_status zb_schedule_add_comm(struct zb_schedule *s,
     }
     ZB_TRY(zb_plan_input_check(in));
     ZB_TRY(zb_plan_input_fits(in, s));
+    if (takes_time(in)) {
+        /* Messages get their times with their places. */
+        ZB_TRY(zb_schedule_simulate(s, in));
+        return zb_plan_layout(s, NULL);
+    }
     ZB_TRY(simulate_positive(s, in));
     ZB_TRY(zb_plan_layout(s, NULL));
     return zb_schedule_simulate(s, in);

@@ -87,14 +87,12 @@ int zb_plan_find_peer(const struct zb_schedule *s, int stage,
         [ZB_NODE_SEND_BACKWARD] = {-1, ZB_NODE_RECV_BACKWARD},
         [ZB_NODE_RECV_BACKWARD] = {1, ZB_NODE_SEND_BACKWARD},
     };
-    int virt = zb_virtual_stage(s->placement, s->n_stage, stage, chunk);
-    int other = virt + ends[type].step;
+    int other = zb_plan_virtual(s, stage, chunk) + ends[type].step;
 
     if (ends[type].step == 0 || other < 0 || other >= s->n_stage * s->n_chunk) {
         return 0;
     }
-    zb_virtual_to_local(s->placement, s->n_stage, other, &peer_out->stage,
-                        &peer_out->chunk);
+    zb_plan_local(s, other, &peer_out->stage, &peer_out->chunk);
     peer_out->type = ends[type].other;
     return peer_out->stage != stage;
 }

@@ -63,11 +63,6 @@ static size_t cell(const struct zb_schedule *s, int virt, int mb)
     return (size_t)virt * (size_t)s->n_micro + (size_t)mb;
 }
 
-static int virtual_of(const struct zb_schedule *s, int stage, int chunk)
-{
-    return zb_virtual_stage(s->placement, s->n_stage, stage, chunk);
-}
-
 static void wake(struct sim *m, int virt)
 {
     int stage, chunk;
@@ -75,7 +70,7 @@ static void wake(struct sim *m, int virt)
     if (virt < 0 || virt >= m->s->n_stage * m->s->n_chunk) {
         return;
     }
-    zb_virtual_to_local(m->s->placement, m->s->n_stage, virt, &stage, &chunk);
+    zb_plan_local(m->s, virt, &stage, &chunk);
     if (!m->is_todo[stage]) {
         m->is_todo[stage] = 1;
         m->todo[m->n_todo++] = stage;
@@ -88,7 +83,7 @@ static double ready(const struct sim *m, int stage, const struct zb_node *node)
 {
     const struct zb_schedule *s = m->s;
     int step = node->type == ZB_NODE_F ? -1 : 1;
-    int virt = virtual_of(s, stage, node->chunk);
+    int virt = zb_plan_virtual(s, stage, node->chunk);
     int from = virt + step, from_stage, from_chunk;
     double end;
 
@@ -97,8 +92,7 @@ static double ready(const struct sim *m, int stage, const struct zb_node *node)
         return 0;
     }
     end = (step < 0 ? m->f_end : m->b_end)[cell(s, from, node->mb)];
-    zb_virtual_to_local(s->placement, s->n_stage, from, &from_stage,
-                        &from_chunk);
+    zb_plan_local(s, from, &from_stage, &from_chunk);
     return end < 0 || from_stage == stage ? end : end + m->in->c_cost;
 }
 
@@ -119,7 +113,7 @@ static double cost_of(const struct zb_plan_input *in, enum zb_node_type type,
 
 static void record_end(struct sim *m, int stage, const struct zb_node *node)
 {
-    int virt = virtual_of(m->s, stage, node->chunk);
+    int virt = zb_plan_virtual(m->s, stage, node->chunk);
 
     if (node->type == ZB_NODE_F) {
         m->f_end[cell(m->s, virt, node->mb)] = node->end;
@@ -136,6 +130,7 @@ static void run_stage(struct sim *m, int stage)
     struct zb_stage_nodes *st = &m->s->stages[stage];
     struct zb_node *node;
     double t;
+    int virt;
 
     for (; m->at[stage] < st->n; m->at[stage]++) {
         node = &st->node[m->at[stage]];
@@ -147,9 +142,9 @@ static void run_stage(struct sim *m, int stage)
         if (t < 0) {
             return;
         }
+        virt = zb_plan_virtual(m->s, stage, node->chunk);
         node->start = fmax(t, m->clock[stage]);
-        node->end = node->start + cost_of(m->in, node->type,
-                                          virtual_of(m->s, stage, node->chunk));
+        node->end = node->start + cost_of(m->in, node->type, virt);
         m->clock[stage] = node->end;
         record_end(m, stage, node);
     }
@@ -161,7 +156,7 @@ static enum zb_status run_all(struct sim *m)
     char text[NODE_TEXT_MAX];
 
     for (int i = s->n_stage - 1; i >= 0; i--) {
-        wake(m, virtual_of(s, i, 0));
+        wake(m, zb_plan_virtual(s, i, 0));
     }
     while (m->n_todo > 0) {
         int stage = m->todo[--m->n_todo];
@@ -186,7 +181,7 @@ static void time_messages(struct sim *m)
     for (int i = 0; i < s->n_stage; i++) {
         for (size_t j = 0; j < s->stages[i].n; j++) {
             struct zb_node *node = &s->stages[i].node[j];
-            int virt = virtual_of(s, i, node->chunk);
+            int virt = zb_plan_virtual(s, i, node->chunk);
 
             switch (node->type) {
             case ZB_NODE_SEND_FORWARD:
@@ -262,7 +257,7 @@ double zb_plan_node_mem(const struct zb_schedule *s,
     if (!zb_node_is_compute(node->type)) {
         return 0;
     }
-    virt = virtual_of(s, stage, node->chunk);
+    virt = zb_plan_virtual(s, stage, node->chunk);
     switch (node->type) {
     case ZB_NODE_F:
         return in->f_mem[virt];
@@ -303,7 +298,7 @@ static void collect_ends(struct sim *m)
             if (!zb_node_is_compute(node->type)) {
                 continue;
             }
-            at = cell(s, virtual_of(s, i, node->chunk), node->mb);
+            at = cell(s, zb_plan_virtual(s, i, node->chunk), node->mb);
             if (node->type == ZB_NODE_F) {
                 m->f_end[at] = node->end;
             } else if (node->type != ZB_NODE_W) {
