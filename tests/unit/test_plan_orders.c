@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "zb/mem.h"
 #include "zb/plan.h"
 #include "plan_quick.h"
@@ -351,6 +352,49 @@ static void v_orders_are_no_longer_than_their_authors(void)
     CU_ASSERT(n >= 80);
 }
 
+/* ---- size ---- */
+
+static int has_host_memory(double bytes)
+{
+    return (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) >=
+           bytes;
+}
+
+/* With unit costs the last stage can not begin before p - 1 units, has 6 m to
+ * do; each of the 2 p - 2 boundaries between stages has 4 message nodes for
+ * each microbatch. */
+static void thousand_stages_with_4096_microbatches_are_legal(void)
+{
+    static const char *const planner[] = {"zbv", "get_v_schedule"};
+    enum { P = 1024, M = 4096 };
+
+    if (!zbt_is_long() || !has_host_memory(4e9)) {
+        return;
+    }
+    for (size_t i = 0; i < ZB_COUNT_OF(planner); i++) {
+        struct zb_plan_opts opts;
+        struct zb_plan_input in;
+        struct zb_schedule *s = NULL;
+        size_t n = 0;
+
+        zb_plan_opts_init(&opts);
+        opts.budget = 0;
+        ZBT_OK(zb_plan_input_init(&in, P, M, ZB_PLACE_V, 2));
+        ZBT_OK(zb_plan_make(planner[i], &in, &opts, &s));
+        CU_ASSERT_PTR_NOT_NULL_FATAL(s);
+        ZBT_OK(zb_schedule_check(s, &in));
+        for (int k = 0; k < P; k++) {
+            for (size_t j = 0; j < s->stages[k].n; j++) {
+                n += s->stages[k].node[j].type < ZB_NODE_POST_VALIDATION;
+            }
+        }
+        CU_ASSERT_EQUAL(n, (size_t)M * (6 * P + 4 * (2 * P - 2)));
+        CU_ASSERT(s->makespan >= 6 * M + P - 1);
+        zb_schedule_free(s);
+        zb_plan_input_release(&in);
+    }
+}
+
 /* ---- no memory ---- */
 
 static void orders_with_failing_allocation_leave_nothing(void)
@@ -395,6 +439,7 @@ int main(void)
         ZBT_CASE(v_orders_have_memory_of_papers),
         ZBT_CASE(v_half_and_v_min_have_memory_of_paper),
         ZBT_CASE(v_orders_are_no_longer_than_their_authors),
+        ZBT_CASE(thousand_stages_with_4096_microbatches_are_legal),
         ZBT_CASE(orders_with_failing_allocation_leave_nothing),
     };
     return zbt_run("plan orders", cases, ZB_COUNT_OF(cases));
