@@ -60,25 +60,37 @@ void zb_plan_node_text(const struct zb_schedule *s, int stage, size_t i,
                        char *buf, size_t n);
 
 /* zb_virtual_stage() and zb_virtual_to_local() for loops over all nodes. */
+static inline int zb_plan_to_virtual(enum zb_placement placement, int n_stage,
+                                     int stage, int chunk)
+{
+    return placement == ZB_PLACE_V && chunk == 1 ? 2 * n_stage - 1 - stage
+                                                 : chunk * n_stage + stage;
+}
+
+static inline void zb_plan_to_local(enum zb_placement placement, int n_stage,
+                                    int virt, int *stage_out, int *chunk_out)
+{
+    int chunk = 0;
+
+    if (virt >= n_stage) { /* a division costs more than the rest */
+        chunk = virt < 2 * n_stage ? 1 : virt / n_stage;
+    }
+    virt -= chunk * n_stage;
+    *chunk_out = chunk;
+    *stage_out =
+        placement == ZB_PLACE_V && chunk == 1 ? n_stage - 1 - virt : virt;
+}
+
 static inline int zb_plan_virtual(const struct zb_schedule *s, int stage,
                                   int chunk)
 {
-    return s->placement == ZB_PLACE_V && chunk == 1
-               ? 2 * s->n_stage - 1 - stage
-               : chunk * s->n_stage + stage;
+    return zb_plan_to_virtual(s->placement, s->n_stage, stage, chunk);
 }
 
 static inline void zb_plan_local(const struct zb_schedule *s, int virt,
                                  int *stage_out, int *chunk_out)
 {
-    int n = s->n_stage, chunk = 0;
-
-    if (virt >= n) { /* a division costs more than the rest */
-        chunk = virt < 2 * n ? 1 : virt / n;
-    }
-    virt -= chunk * n;
-    *chunk_out = chunk;
-    *stage_out = s->placement == ZB_PLACE_V && chunk == 1 ? n - 1 - virt : virt;
+    zb_plan_to_local(s->placement, s->n_stage, virt, stage_out, chunk_out);
 }
 
 /* Whether a schedule has any message between stages. */

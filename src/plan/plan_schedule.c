@@ -58,20 +58,13 @@ int zb_plan_find_type(const char *name, size_t len, enum zb_node_type *type_out)
 int zb_virtual_stage(enum zb_placement placement, int n_stage, int stage,
                      int chunk)
 {
-    if (placement == ZB_PLACE_V && chunk == 1) {
-        return 2 * n_stage - 1 - stage;
-    }
-    return chunk * n_stage + stage;
+    return zb_plan_to_virtual(placement, n_stage, stage, chunk);
 }
 
 void zb_virtual_to_local(enum zb_placement placement, int n_stage, int virt,
                          int *stage_out, int *chunk_out)
 {
-    *chunk_out = virt / n_stage;
-    *stage_out = virt % n_stage;
-    if (placement == ZB_PLACE_V && *chunk_out == 1) {
-        *stage_out = n_stage - 1 - *stage_out;
-    }
+    zb_plan_to_local(placement, n_stage, virt, stage_out, chunk_out);
 }
 
 int zb_plan_find_peer(const struct zb_schedule *s, int stage,
