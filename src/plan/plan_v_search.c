@@ -123,16 +123,19 @@ static void search_from_scratch(struct zb_v_search *x)
 
 /* How many microbatches stand for many; 0: not fewer than there are. What the
  * memory holds may all start before the first B, and a steady state comes only
- * behind that. */
+ * behind that. What is missing to all of them must be even, since good cycles
+ * often are of two microbatches. */
 static int few_for(const struct zb_v *v)
 {
     double held = 0;
+    int n;
 
     for (int s = 0; s < v->p; s++) {
         held = fmax(held, v->limit[s] / v->mem[s][ZB_V_F0]);
     }
-    held = fmin(held, v->m) + v->p / 2 + 6;
-    return v->m >= 1.15 * held ? (int)held : 0;
+    n = (int)fmin(held, v->m) + v->p / 2 + 4;
+    n += (v->m - n) % 2 != 0;
+    return v->m >= 1.15 * n ? n : 0;
 }
 
 /* Where to cut an order, in parts of its length, and how many microbatches to
