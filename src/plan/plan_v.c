@@ -20,6 +20,9 @@ const int zb_v_needs[ZB_V_N_TYPES] = {
     [ZB_V_B0] = ZB_V_B1, [ZB_V_W0] = ZB_V_B0, [ZB_V_W1] = ZB_V_B1,
 };
 
+const int zb_v_input_step[ZB_V_N_TYPES] = {
+    [ZB_V_F0] = -1, [ZB_V_F1] = 1, [ZB_V_B1] = -1, [ZB_V_B0] = 1};
+
 static void fill_stage(struct zb_v *v, const struct zb_plan_input *in, int s)
 {
     for (int c = 0; c < 2; c++) {

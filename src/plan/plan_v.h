@@ -35,6 +35,11 @@ enum zb_v_type { ZB_V_F0, ZB_V_F1, ZB_V_B0, ZB_V_B1, ZB_V_W0, ZB_V_W1 };
  * -1 for F of the left leg. */
 extern const int zb_v_needs[ZB_V_N_TYPES];
 
+/* How many stages on the stage is that a node's input comes from: -1, 1, or 0
+ * for W, which has none. Where there is no such stage the input is what the
+ * node needs on its own. */
+extern const int zb_v_input_step[ZB_V_N_TYPES];
+
 /* The instance, by stage and type. */
 struct zb_v {
     int p, m;

@@ -158,16 +158,13 @@ static double *end_of(const struct zb_v_lister *l, int s, int type, int k)
 /* When the input of the next node of a type is there; NOT_YET if unknown. */
 static double ready(const struct zb_v_lister *l, int s, int type)
 {
-    static const int from[4] = {-1, 1, 1, -1};
-    const struct stage *st = &l->stage[s];
-    int peer = s + from[type], k = st->n[type];
+    int peer = s + zb_v_input_step[type], k = l->stage[s].n[type];
     double end;
 
-    if (peer < 0) {
-        return type == ZB_V_F0 ? 0 : *end_of(l, s, ZB_V_F1, k);
-    }
-    if (peer == l->v->p) {
-        return *end_of(l, s, type == ZB_V_F1 ? ZB_V_F0 : ZB_V_B1, k);
+    if (peer < 0 || peer == l->v->p) {
+        int own = zb_v_needs[type];
+
+        return own < 0 ? 0 : *end_of(l, s, own, k);
     }
     end = *end_of(l, peer, type, k);
     return end < 0 ? end : end + l->v->c;
@@ -255,7 +252,6 @@ static void look(const struct zb_v_lister *l, int s, struct choice *now,
 
 static void append(struct zb_v_lister *l, int s, int type)
 {
-    static const int to[4] = {1, -1, -1, 1};
     const struct zb_v *v = l->v;
     struct stage *st = &l->stage[s];
     double end = l->wake[s] + v->cost[s][type];
@@ -274,7 +270,7 @@ static void append(struct zb_v_lister *l, int s, int type)
         if (type >= ZB_V_B0) {
             st->waiting += v->mem[s][type + 2];
         }
-        peer = s + to[type];
+        peer = s - zb_v_input_step[type];
         if (peer >= 0 && peer < v->p && l->stage[peer].n[type] == k &&
             l->wake[peer] > fmax(end + v->c, l->stage[peer].clock)) {
             wake_at(l, peer, fmax(end + v->c, l->stage[peer].clock));
@@ -283,33 +279,30 @@ static void append(struct zb_v_lister *l, int s, int type)
     wake_at(l, s, end);
 }
 
+/* Whether to wait for a node of better priority that comes soon. */
+static int is_patient(const struct zb_v_lister *l, int s,
+                      const struct choice *now, const struct choice *later)
+{
+    return later->type >= 0 && later->type < ZB_V_W0 &&
+           later->prio < now->prio &&
+           later->start - l->wake[s] <
+               l->rule->patience * l->v->cost[s][later->type];
+}
+
 static void decide(struct zb_v_lister *l, int s)
 {
     struct choice now, later;
-    double clock = l->wake[s];
     int w = oldest_w(l, s);
 
     look(l, s, &now, &later);
-    if (now.type >= 0) {
-        if (later.type >= 0 && later.prio < now.prio && later.type < ZB_V_W0 &&
-            later.start - clock <
-                l->rule->patience * l->v->cost[s][later.type]) {
-            if (w < 0 || later.start - clock <
-                             l->rule->w_gap * l->v->cost[s][w]) {
-                wake_at(l, s, later.start);
-                return;
-            }
-            append(l, s, w);
-            return;
-        }
+    if (now.type >= 0 && !is_patient(l, s, &now, &later)) {
         append(l, s, now.type);
-        return;
-    }
-    if (w >= 0 && later.start - clock >= l->rule->w_gap * l->v->cost[s][w]) {
+    } else if (w >= 0 && later.start - l->wake[s] >=
+                             l->rule->w_gap * l->v->cost[s][w]) {
         append(l, s, w);
-        return;
+    } else {
+        wake_at(l, s, later.start);
     }
-    wake_at(l, s, later.start);
 }
 
 static void start(struct zb_v_lister *l)

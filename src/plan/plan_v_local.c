@@ -66,8 +66,7 @@ static int stage_of(const struct zb_v_local *l, int32_t place)
 static int32_t neighbour(const struct zb_v_local *l, int32_t id, int s,
                          int is_after)
 {
-    static const int from[ZB_V_N_TYPES] = {-1, 1, 1, -1, 0, 0};
-    int step = is_after ? -from[l->type[id]] : from[l->type[id]];
+    int step = zb_v_input_step[l->type[id]] * (is_after ? -1 : 1);
     int peer = s + step;
 
     if (step == 0 || peer < 0 || peer >= l->v->p) {
