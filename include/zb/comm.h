@@ -30,6 +30,7 @@
 #define ZB_COMM_H
 
 #include "zb/backend.h"
+#include "zb/coll.h"
 #include "zb/status.h"
 #include "zb/tensor.h"
 #include "zb/thread.h"
@@ -104,6 +105,82 @@ struct zb_channel_stats {
     uint64_t n_messages, n_meta_writes, n_meta_reads;
 };
 struct zb_channel_stats zb_channel_stats(const struct zb_channel *c);
+
+/* ---- collectives --------------------------------------------------------- */
+
+/* The devices that do collectives together. Members read each other's memory in
+ * place; nothing is copied that a result does not need, no lock is taken, and
+ * every sum is in rank order.
+ *
+ * A collective has three phases on each member: start() says that src is
+ * complete once the work enqueued so far is done; work(), when all have
+ * started, enqueues this member's part, after which dst is complete; finish(),
+ * when all have worked, orders later work of the stream after everybody's
+ * reading, after which src may be overwritten. Several may be under way: they
+ * advance in the order in which they were started, which is the same on all
+ * members. zb_ring_... is one that takes its place in that order too.
+ *
+ * Threads: each member calls with its own rank only. */
+struct zb_coll_group;
+
+struct zb_coll_group_opts {
+    const struct zb_backend_ops *ops; /* of all members */
+    const char *name; /* "tp group of stage 1, dp 0", borrowed */
+    int n_members;
+    int n_under_way; /* most collectives between start and finish at once */
+    /* Simulated devices: what work() takes on the stream. */
+    int64_t latency_ns;
+    double ns_per_byte; /* of the larger of src and dst */
+};
+
+/* Before the workers start. `ab` is borrowed for the group's life. */
+enum zb_status zb_coll_group_new(const struct zb_coll_group_opts *opts,
+                                 const struct zb_abort *ab,
+                                 struct zb_coll_group **g_out) ZB_CHECKED;
+void zb_coll_group_free(struct zb_coll_group *g);
+const char *zb_coll_group_name(const struct zb_coll_group *g);
+int zb_coll_group_size(const struct zb_coll_group *g);
+
+/* A member makes its events; all must have joined before the first start.
+ * Leaving releases them: by the same thread, before its device is closed and
+ * after all members' streams have ended. */
+enum zb_status zb_coll_join(struct zb_coll_group *g, int rank,
+                            struct zb_device *dev) ZB_CHECKED;
+void zb_coll_leave(struct zb_coll_group *g, int rank);
+
+/* `c` is copied. ZB_EINVAL when more than n_under_way would be. */
+enum zb_status zb_coll_start(struct zb_coll_group *g, int rank,
+                             struct zb_stream *stream,
+                             const struct zb_coll *c) ZB_CHECKED;
+/* Advance what has been started and not worked on, as far as the other members
+ * allow without waiting (may_wait 0) or to the last (1). *n_left_out: how many
+ * are left; may be NULL. */
+enum zb_status zb_coll_work(struct zb_coll_group *g, int rank,
+                            struct zb_stream *stream, int may_wait,
+                            int *n_left_out) ZB_CHECKED;
+/* Finish all that was started (working first where that was not done): waits
+ * for the other members. */
+enum zb_status zb_coll_finish(struct zb_coll_group *g, int rank,
+                              struct zb_stream *stream) ZB_CHECKED;
+/* All three phases of one. */
+enum zb_status zb_coll_run(struct zb_coll_group *g, int rank,
+                           struct zb_stream *stream,
+                           const struct zb_coll *c) ZB_CHECKED;
+
+/* As in struct zb_coll_ops. */
+enum zb_status zb_ring_begin(struct zb_coll_group *g, int rank,
+                             struct zb_stream *stream, const void *src,
+                             size_t bytes, const char *label) ZB_CHECKED;
+enum zb_status zb_ring_step(struct zb_coll_group *g, int rank,
+                            struct zb_stream *stream, int step,
+                            const void **block_out) ZB_CHECKED;
+enum zb_status zb_ring_end(struct zb_coll_group *g, int rank,
+                           struct zb_stream *stream) ZB_CHECKED;
+
+/* For tests: member `rank` fails with ZB_EDEVICE in its k-th collective from
+ * now (from 1), in phase 0 (start), 1 (work) or 2 (finish). Before start, or by
+ * that member's thread. */
+void zb_coll_fail_at(struct zb_coll_group *g, int rank, int k, int phase);
 
 /* ---- what all workers of a run settle together -------------------------- */
 

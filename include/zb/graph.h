@@ -35,11 +35,51 @@
 #define ZB_GRAPH_H
 
 #include "zb/backend.h"
+#include "zb/coll.h"
 #include "zb/status.h"
 #include "zb/tensor.h"
 
 struct zb_graph;
 struct zb_chunk;
+
+/* ---- layouts --------------------------------------------------------------
+ *
+ * One graph serves every device of a layout: tensors have the sizes of one
+ * shard, and what differs between ranks (which rows of a table, which part of a
+ * sequence) is looked up while running. So tp and sp of a graph are fixed when
+ * it is made, ranks are given with each pass. */
+
+enum zb_seq_mode {
+    ZB_SEQ_WHOLE,        /* no sequence parallelism */
+    ZB_SEQ_SPLIT_GATHER, /* between tp regions each rank of the tp group has a
+                            part (Korthikanti et al. 2022); sp is 1 */
+    ZB_SEQ_ALL_TO_ALL,   /* parts; heads instead of them during attention */
+    ZB_SEQ_RING          /* parts, two pieces each (piece r and 2 sp - 1 - r of
+                            2 sp, so that causal work is even); keys and values
+                            pass around */
+};
+
+struct zb_parallel {
+    int tp, sp; /* at least 1; sp is an axis of its own */
+    enum zb_seq_mode mode;
+    int64_t vocab_multiple; /* tables are padded to a multiple of this * tp;
+                               nothing is padded when tp is 1 */
+};
+
+/* Lengths are cut evenly: a sequence of `seq` tokens is padded to a multiple of
+ * this (1: never). */
+int64_t zb_parallel_seq_multiple(const struct zb_parallel *par);
+/* Sizes of a microbatch of `rows` sequences of `seq` tokens, padded. */
+struct zb_bind zb_parallel_bind(const struct zb_parallel *par, int64_t rows,
+                                int64_t seq);
+
+/* Where the rows of sp rank's part lie in the whole, padded sequence: `len`
+ * rows from first[0] on, then `len` rows from first[1] on. */
+struct zb_seq_place {
+    int64_t len, first[2];
+};
+struct zb_seq_place zb_parallel_place(const struct zb_parallel *par,
+                                      int sp_rank, const struct zb_bind *bind);
 
 /* ---- building ----------------------------------------------------------
  *
@@ -48,7 +88,12 @@ struct zb_chunk;
 
 #define ZB_G_NONE (-2)
 
+/* For one device, and for a shard of a layout; `par` is copied. Collectives are
+ * put in where the splits of parameters ask for them; a model is written as for
+ * one device, with whole sizes, but for heads (ZB_DIM_REST). */
 enum zb_status zb_graph_new(struct zb_graph **g_out) ZB_CHECKED;
+enum zb_status zb_graph_new_parallel(const struct zb_parallel *par,
+                                     struct zb_graph **g_out) ZB_CHECKED;
 void zb_graph_free(struct zb_graph *g);
 
 /* Everything from here on belongs to a new layer; any layer boundary is a legal
@@ -65,15 +110,29 @@ int zb_g_const(struct zb_graph *g, const char *name, int n_dims,
 
 enum zb_init { ZB_INIT_NORMAL, ZB_INIT_ONES, ZB_INIT_ZEROS };
 
+/* How a parameter is split over the tp group: dimension `dim`, which consists of
+ * n_parts packed parts (q, k and v of one matrix) of size[] elements that are
+ * split one by one between their unit[] heads (or columns). Where there are
+ * fewer heads than ranks, tp / unit consecutive ranks have the same one.
+ * n_parts 0: every rank has all of it. */
+#define ZB_SPLIT_MAX 3
+struct zb_split {
+    int dim, n_parts;
+    int64_t size[ZB_SPLIT_MAX], unit[ZB_SPLIT_MAX];
+    int is_vocab; /* one part, padded as zb_parallel says; padding stays 0 */
+};
+
 struct zb_param_opts {
     enum zb_init init;
     double std;    /* of ZB_INIT_NORMAL */
     int no_decay;  /* 1: weight decay does not apply (norms, biases) */
     int is_frozen; /* 1: no gradient, no update */
+    struct zb_split split;
 };
 
-/* A parameter. A second call with the same name gives the same parameter (its
- * shape must agree, its options are ignored): that is how weights are tied.
+/* A parameter of its whole shape. A second call with the same name gives the
+ * same parameter (its shape must agree, its options are ignored): that is how
+ * weights are tied.
  * `name` is the checkpoint's name. Each op that takes it and sends it a
  * gradient is one *use*, with a gradient of its own. */
 int zb_g_param(struct zb_graph *g, const char *name, int n_dims,
@@ -111,8 +170,10 @@ int zb_g_add(struct zb_graph *g, int a, int b);
 int zb_g_scale(struct zb_graph *g, int x, double alpha);
 /* p = 0 gives x itself. */
 int zb_g_dropout(struct zb_graph *g, int x, double p);
-/* No copy: the same elements with another shape (same product), and columns
- * [first, first + n) of the last dimension. */
+/* No copy: the same elements with another shape (same product; one dimension
+ * may be ZB_DIM_REST: what is left), and columns [first, first + n) of the last
+ * dimension. */
+#define ZB_DIM_REST (-100)
 int zb_g_reshape(struct zb_graph *g, int x, int n_dims, const int64_t *dim);
 int zb_g_slice(struct zb_graph *g, int x, int64_t first, int64_t n);
 /* logits [..,V], labels [..] i32 (targets, already shifted; -100 = ignored)
@@ -137,7 +198,12 @@ enum zb_status zb_graph_finish(struct zb_graph *g) ZB_CHECKED;
 
 struct zb_param_info {
     const char *name;
-    struct zb_shape shape;
+    struct zb_shape shape; /* of a rank's shard */
+    struct zb_shape whole; /* of the checkpoint's tensor */
+    int n_copies;          /* consecutive tp ranks with the same shard: 1, .. tp
+                              (replicated) */
+    int is_partial;        /* 1: each copy has a part of the gradient, which is
+                              the sum over the copies; 0: each has all of it */
     struct zb_param_opts opts;
     int n_uses;         /* uses with a gradient; 0 where there is none */
     const int *use_ids; /* ascending, numbered graph-wide 0.. in model order:
@@ -145,6 +211,7 @@ struct zb_param_info {
     int has_gradient;   /* 0: frozen, or no path to the loss */
 };
 
+const struct zb_parallel *zb_graph_parallel(const struct zb_graph *g);
 int zb_graph_n_layers(const struct zb_graph *g);
 const char *zb_graph_layer_name(const struct zb_graph *g, int layer);
 int zb_graph_n_params(const struct zb_graph *g);
@@ -152,10 +219,26 @@ int zb_graph_n_uses(const struct zb_graph *g);
 struct zb_param_info zb_graph_param(const struct zb_graph *g, int param);
 int zb_graph_find_param(const struct zb_graph *g, const char *name); /* or -1 */
 
+/* A rectangle that a shard and the whole tensor have in common: `rows` rows of
+ * `cols` contiguous elements. Offsets and row strides count elements. */
+struct zb_piece {
+    int64_t rows, cols;
+    int64_t shard_first, shard_ld, whole_first, whole_ld;
+};
+/* The pieces of tp rank's shard; returns how many (<= ZB_SPLIT_MAX). What they
+ * do not cover of a shard is padding. */
+int zb_graph_param_pieces(const struct zb_graph *g, int param, int tp_rank,
+                          struct zb_piece piece[ZB_SPLIT_MAX]);
+
+/* Dimensions with ZB_SYM_SEQ are split over sp (zb_parallel_place), those with
+ * ZB_SYM_FULL are given whole to every rank. n_last: how many columns of the
+ * last dimension an output has in the whole, where tp ranks have parts of it in
+ * order (0: they have all of it; also for fields of the batch). */
 struct zb_data_info {
     const char *name;
     enum zb_dtype dtype;
     struct zb_shape shape;
+    int64_t n_last;
 };
 
 int zb_graph_n_data(const struct zb_graph *g);
@@ -290,6 +373,9 @@ struct zb_chunk_run {
     double *loss_sum;             /* F: sum of the loss elements (one double) */
     double loss_scale;            /* B: gradient of each loss element */
     int is_training;              /* 0: no dropout, F keeps what it must */
+    int tp_rank, sp_rank;
+    const struct zb_coll_ops *coll; /* may be NULL when tp = sp = 1 */
+    void *coll_arg;
     uint64_t seed, step;          /* dropout */
     const int64_t *sample;        /* [batch] global sample indices */
 };

@@ -40,8 +40,15 @@ const char *zb_dtype_str(enum zb_dtype t);
 #define ZB_MAX_DIMS 4
 
 /* Symbols stand for sizes that differ from microbatch to microbatch. As a
- * dimension, symbol s is written ZB_DIM(s), a negative number. */
-enum zb_sym { ZB_SYM_BATCH, ZB_SYM_SEQ, ZB_N_SYMS };
+ * dimension, symbol s is written ZB_DIM(s), a negative number. On one device
+ * the three lengths are the same; see struct zb_parallel in zb/graph.h. */
+enum zb_sym {
+    ZB_SYM_BATCH,
+    ZB_SYM_SEQ,  /* sequence length a device computes on */
+    ZB_SYM_PART, /* the same between tensor-parallel regions */
+    ZB_SYM_FULL, /* of whole sequences */
+    ZB_N_SYMS
+};
 #define ZB_DIM(sym) (-1 - (int64_t)(sym))
 
 struct zb_shape {

@@ -26,11 +26,14 @@ void zb_chunk_free(struct zb_chunk *c)
 static enum zb_status check_request(const struct zb_graph *g, int first,
                                     int end, const struct zb_bind *max)
 {
+    /* The lengths that only layouts have are not asked of others. */
+    int n_syms = g->par.tp * g->par.sp > 1 ? ZB_N_SYMS : ZB_SYM_SEQ + 1;
+
     if (first < 0 || end < first || end > (int)g->n_layers) {
         return zb_fail(ZB_EINVAL, "a chunk of layers [%d, %d) of %zu", first,
                        end, g->n_layers);
     }
-    for (int i = 0; i < ZB_N_SYMS; i++) {
+    for (int i = 0; i < n_syms; i++) {
         if (max->value[i] < 1 || max->value[i] > INT32_MAX) {
             return zb_fail(ZB_EINVAL, "a microbatch of %lld samples of %lld",
                            (long long)max->value[ZB_SYM_BATCH],

@@ -10,13 +10,38 @@
 
 #include <string.h>
 
+static enum zb_status check_parallel(const struct zb_parallel *par)
+{
+    int has_axis = par->mode == ZB_SEQ_ALL_TO_ALL || par->mode == ZB_SEQ_RING;
+
+    if (par->tp < 1 || par->sp < 1 || (par->sp > 1) != has_axis ||
+        (par->mode == ZB_SEQ_SPLIT_GATHER && par->tp == 1)) {
+        return zb_fail(ZB_EINVAL, "tp %d, sp %d and mode %d do not fit "
+                                  "together",
+                       par->tp, par->sp, (int)par->mode);
+    }
+    return ZB_OK;
+}
+
 enum zb_status zb_graph_new(struct zb_graph **g_out)
 {
-    struct zb_graph *g = zb_alloc(sizeof(*g));
+    static const struct zb_parallel one = {.tp = 1, .sp = 1,
+                                           .vocab_multiple = 1};
 
+    return zb_graph_new_parallel(&one, g_out);
+}
+
+enum zb_status zb_graph_new_parallel(const struct zb_parallel *par,
+                                     struct zb_graph **g_out)
+{
+    struct zb_graph *g;
+
+    ZB_TRY(check_parallel(par));
+    g = zb_alloc(sizeof(*g));
     if (g == NULL) {
         return ZB_ENOMEM;
     }
+    g->par = *par;
     g->loss = -1;
     g->loss_labels = -1;
     *g_out = g;
@@ -66,6 +91,11 @@ static void must_be_finished(const struct zb_graph *g)
     ZB_BUG_IF(!g->is_finished, "a graph is used before zb_graph_finish()");
 }
 
+const struct zb_parallel *zb_graph_parallel(const struct zb_graph *g)
+{
+    return &g->par;
+}
+
 int zb_graph_n_layers(const struct zb_graph *g)
 {
     return (int)g->n_layers;
@@ -93,6 +123,8 @@ struct zb_param_info zb_graph_param(const struct zb_graph *g, int param)
     struct zb_param_info info = {
         .name = p->name,
         .shape = g->tensors[p->tensor].shape,
+        .whole = g->tensors[p->tensor].shape,
+        .n_copies = g->par.tp,
         .opts = p->opts,
         .n_uses = p->n_uses,
         .use_ids = p->use_ids,
@@ -101,6 +133,18 @@ struct zb_param_info zb_graph_param(const struct zb_graph *g, int param)
 
     must_be_finished(g);
     return info;
+}
+
+int zb_graph_param_pieces(const struct zb_graph *g, int param, int tp_rank,
+                          struct zb_piece piece[ZB_SPLIT_MAX])
+{
+    struct zb_param_info info = zb_graph_param(g, param);
+    int64_t n = zb_shape_elems(&info.shape);
+
+    (void)tp_rank;
+    piece[0] = (struct zb_piece){
+        .rows = 1, .cols = n, .shard_ld = n, .whole_ld = n};
+    return 1;
 }
 
 size_t zb_graph_param_slot(const struct zb_graph *g, const char *name)

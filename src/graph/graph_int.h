@@ -269,6 +269,7 @@ struct zb_named {
 };
 
 struct zb_graph {
+    struct zb_parallel par;
     struct zb_tensor *tensors;
     struct zb_op *ops;
     struct zb_param *params;

@@ -42,7 +42,12 @@ struct zb_prod zb_shape_prod(const struct zb_shape *s)
 /* A size that orders products as typical microbatches would. */
 static double probe(struct zb_prod p)
 {
-    static const double typical[ZB_N_SYMS] = {1000003.0, 10007.0};
+    static const double typical[ZB_N_SYMS] = {
+        [ZB_SYM_BATCH] = 1000003.0,
+        [ZB_SYM_SEQ] = 10007.0,
+        [ZB_SYM_PART] = 5003.0,
+        [ZB_SYM_FULL] = 20011.0,
+    };
     double x = (double)p.coef;
 
     for (int i = 0; i < ZB_N_SYMS; i++) {

@@ -81,7 +81,12 @@ int64_t zb_shape_cols(const struct zb_shape *s)
 
 void zb_shape_print(const struct zb_shape *s, char *buf, size_t n)
 {
-    static const char sym_name[ZB_N_SYMS] = {'B', 'T'};
+    static const char sym_name[ZB_N_SYMS] = {
+        [ZB_SYM_BATCH] = 'B',
+        [ZB_SYM_SEQ] = 'T',
+        [ZB_SYM_PART] = 'P',
+        [ZB_SYM_FULL] = 'S',
+    };
     size_t at = 0;
 
     if (n == 0) {
