@@ -18,7 +18,7 @@
  *     ZB_TRY(zb_graph_finish(g));
  *
  *     struct zb_chunk *c;                    // layers [0, 3) of the model
- *     ZB_TRY(zb_chunk_new(g, 0, 3, &max_bind, &c));
+ *     ZB_TRY(zb_chunk_new(g, 0, 3, &max_bind, ZB_RECOMPUTE_NONE, &c));
  *     ZB_TRY(zb_chunk_forward(c, &run));     // enqueue on run.stream
  *     ZB_TRY(zb_chunk_backward_input(c, &run));
  *     ZB_TRY(zb_chunk_backward_weight(c, &run));
@@ -257,7 +257,8 @@ int zb_graph_loss_labels(const struct zb_graph *g);
 int64_t zb_graph_loss_elems(const struct zb_graph *g,
                             const struct zb_bind *bind);
 
-/* Floating point operations of one microbatch through layers [first, end). */
+/* Floating point operations of one microbatch through layers [first, end): the
+ * model's, also where B runs parts of F again. */
 struct zb_flops {
     double f, b, w;
 };
@@ -292,12 +293,28 @@ enum zb_status zb_cut_list(int n_before, int n_blocks, int n_after,
 
 /* ---- a chunk: compiled layers -------------------------------------------- */
 
+/* What B makes again instead of F keeping it. W never does: what it needs goes
+ * from B to W. Bits do not depend on it. The layer with the loss, whose B
+ * follows its F at once, keeps everything. */
+enum zb_recompute {
+    ZB_RECOMPUTE_NONE,
+    ZB_RECOMPUTE_SELECTIVE, /* what is cheap and worth it: norms, activations,
+                               dropout, rope, sums; products and attention are
+                               kept */
+    ZB_RECOMPUTE_FULL       /* all but what enters a layer, one layer at a time,
+                               right before its backward */
+};
+
+/* "none", "selective", "full" */
+const char *zb_recompute_str(enum zb_recompute recompute);
+
 /* Compile layers [first, end) for microbatches up to `max`. An empty range is
  * legal: it passes its input on. The graph is borrowed. ZB_EINVAL when `max` is
  * more than a table of positions holds. For every cut of a graph, loss and
  * gradients have the same bits. */
 enum zb_status zb_chunk_new(const struct zb_graph *g, int first, int end,
                             const struct zb_bind *max,
+                            enum zb_recompute recompute,
                             struct zb_chunk **c_out) ZB_CHECKED;
 void zb_chunk_free(struct zb_chunk *c);
 

@@ -89,6 +89,10 @@ struct zb_session_opts {
     uint64_t check_seed;  /* check backend */
     int check_delay_us;   /* check backend */
     double sim_ns_per_cost; /* sim backend: the planner's unit of time */
+    enum zb_recompute recompute;
+    /* 1: "auto" compares all ways to recompute, where memory is limited and
+     * costs are not given, and `recompute` is only one of them. */
+    int may_change_recompute;
     const char *pretrained; /* safetensors file with start values, or NULL */
 };
 

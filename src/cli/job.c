@@ -384,6 +384,17 @@ static enum zb_status fit_backend(const struct zbrun_job *job,
     return ZB_OK;
 }
 
+static enum zb_recompute recompute_of(int choice)
+{
+    static const enum zb_recompute recompute[] = {
+        [ZB_CONF_RECOMPUTE_NONE] = ZB_RECOMPUTE_NONE,
+        [ZB_CONF_RECOMPUTE_SELECTIVE] = ZB_RECOMPUTE_SELECTIVE,
+        [ZB_CONF_RECOMPUTE_FULL] = ZB_RECOMPUTE_FULL,
+    };
+
+    return recompute[choice];
+}
+
 static enum zb_status set_session(struct zbrun_job *job)
 {
     const struct zb_conf *c = job->conf;
@@ -420,6 +431,8 @@ static enum zb_status set_session(struct zbrun_job *job)
     o->loss_average = c->train.loss_average == ZB_CONF_LOSS_MICROBATCH
                           ? ZB_LOSS_PER_MICROBATCH
                           : ZB_LOSS_PER_TOKEN;
+    o->recompute = recompute_of(c->train.recompute);
+    o->may_change_recompute = !zb_conf_is_set(c, "train.recompute");
     o->watchdog_s = c->train.watchdog_s;
     o->sim_ns_per_cost = 1e3 * c->schedule.sim_unit_us;
     ZB_TRY(check_layers(job));

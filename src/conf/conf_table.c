@@ -99,8 +99,8 @@ static const struct zb_conf_choice precision_choices[] = {
 
 static const struct zb_conf_choice recompute_choices[] = {
     {"none", ZB_CONF_RECOMPUTE_NONE, NULL},
-    {"selective", ZB_CONF_RECOMPUTE_SELECTIVE, "recomputation"},
-    {"full", ZB_CONF_RECOMPUTE_FULL, "recomputation"},
+    {"selective", ZB_CONF_RECOMPUTE_SELECTIVE, NULL},
+    {"full", ZB_CONF_RECOMPUTE_FULL, NULL},
     {NULL, 0, NULL},
 };
 
@@ -316,7 +316,8 @@ static const struct zb_conf_opt table[] = {
     {ROW(train, log_interval, I64, "1"), RANGE(0, HUGE_COUNT), .word = "never",
      .help = "Steps between progress lines; log.jsonl has every step."},
     {ROW(train, recompute, ENUM, "none"), .choices = recompute_choices,
-     .help = "What B computes again instead of keeping it."},
+     .help = "What B computes again, with the same bits, instead of F keeping "
+             "it: what is cheap, or all of a layer but what enters it."},
     {ROW(train, threads_per_device, INT, "auto"), RANGE(0, 1024),
      .word = "auto",
      .help = "Threads of a cpu device; auto: max(1, cores / devices)."},

@@ -7,6 +7,17 @@
 
 #include "zb/mem.h"
 
+const char *zb_recompute_str(enum zb_recompute recompute)
+{
+    static const char *const text[] = {
+        [ZB_RECOMPUTE_NONE] = "none",
+        [ZB_RECOMPUTE_SELECTIVE] = "selective",
+        [ZB_RECOMPUTE_FULL] = "full",
+    };
+
+    return text[recompute];
+}
+
 void zb_chunk_free(struct zb_chunk *c)
 {
     if (c == NULL) {
@@ -138,7 +149,8 @@ static enum zb_status alloc_chunk(const struct zb_graph *g, int first, int end,
     return ZB_OK;
 }
 
-static enum zb_status compile(struct zb_chunk *c, const struct zb_bind *max)
+static enum zb_status compile(struct zb_chunk *c, const struct zb_bind *max,
+                              enum zb_recompute recompute)
 {
     struct zb_compile cp = {
         .g = c->graph,
@@ -147,6 +159,7 @@ static enum zb_status compile(struct zb_chunk *c, const struct zb_bind *max)
         .end = c->info.end_layer,
         .has_loss = c->info.has_loss,
         .max = *max,
+        .recompute = recompute,
         .cap_values = 8,
     };
 
@@ -171,6 +184,9 @@ static enum zb_status compile(struct zb_chunk *c, const struct zb_bind *max)
         zb_compile_backward(&cp);
     }
     if (cp.st == ZB_OK) {
+        zb_compile_recompute(&cp);
+    }
+    if (cp.st == ZB_OK) {
         zb_compile_memory(&cp);
     }
     zb_free(cp.values);
@@ -180,6 +196,7 @@ static enum zb_status compile(struct zb_chunk *c, const struct zb_bind *max)
 
 enum zb_status zb_chunk_new(const struct zb_graph *g, int first, int end,
                             const struct zb_bind *max,
+                            enum zb_recompute recompute,
                             struct zb_chunk **c_out)
 {
     struct zb_chunk *c;
@@ -192,7 +209,7 @@ enum zb_status zb_chunk_new(const struct zb_graph *g, int first, int end,
     list_inputs(c);
     st = list_params(c);
     if (st == ZB_OK) {
-        st = compile(c, max);
+        st = compile(c, max, recompute);
     }
     if (st != ZB_OK) {
         zb_chunk_free(c);

@@ -50,6 +50,7 @@ struct zb_instr {
     const char *label;
     double loss_coef;
     int accumulate, weight;
+    int layer;
     size_t first_slot;
     int n_slots;
 };
@@ -104,6 +105,8 @@ struct zb_compile {
     int first, end; /* layers */
     int has_loss;
     struct zb_bind max;
+    enum zb_recompute recompute;
+    int layer; /* of the instructions being appended */
     enum zb_status st; /* sticky: out of memory, too large */
     struct zb_value *values;
     size_t n_values, cap_values;
@@ -143,6 +146,7 @@ struct zb_ref zb_compile_input(struct zb_compile *cp, enum zb_pass pass, int t,
 /* The steps, in order. */
 void zb_compile_forward(struct zb_compile *cp);
 void zb_compile_backward(struct zb_compile *cp);
+void zb_compile_recompute(struct zb_compile *cp);
 void zb_compile_memory(struct zb_compile *cp);
 
 #endif

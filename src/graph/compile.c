@@ -90,6 +90,7 @@ struct zb_instr *zb_compile_instr(struct zb_compile *cp, enum zb_pass pass,
         .emit = emit,
         .op = op,
         .label = label,
+        .layer = cp->layer,
         .first_slot = cp->c->n_slots,
     };
 
@@ -267,6 +268,7 @@ void zb_compile_forward(struct zb_compile *cp)
         if (!zb_compile_is_mine(cp, op)) {
             continue;
         }
+        cp->layer = op->layer;
         if (op->row->flags & ZB_OP_ALIAS) {
             forward_alias(cp, op);
         } else {

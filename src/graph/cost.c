@@ -12,10 +12,22 @@
 
 /* ---- estimate ------------------------------------------------------------ */
 
+/* The pass that a launch is made for; it may run in another one: a forward
+ * launch again in B, small weight gradients there too. */
+static enum zb_pass pass_of(const struct zb_instr *instr)
+{
+    const struct zb_op *op = instr->op;
+
+    if (op == NULL || instr->emit == op->row->forward) {
+        return ZB_PASS_F;
+    }
+    return instr->emit == op->row->backward_weight ? ZB_PASS_W : ZB_PASS_B;
+}
+
 /* An op may have several launches in a pass, one for each weight; its matrix
  * comes first and is its work. */
 static double launch_flops(const struct zb_chunk *c,
-                           const struct zb_instr *instr, enum zb_pass pass,
+                           const struct zb_instr *instr, enum zb_pass work,
                            const struct zb_bind *bind)
 {
     struct zb_flops cost;
@@ -24,12 +36,12 @@ static double launch_flops(const struct zb_chunk *c,
         return 0;
     }
     cost = instr->op->row->flops(c->graph, instr->op, bind);
-    if (instr->emit == instr->op->row->backward_weight) {
+    if (work == ZB_PASS_W) {
         unsigned flags = instr->op->row->in[instr->weight].flags;
 
         return flags & ZB_IN_OPTIONAL ? 0 : cost.w;
     }
-    return pass == ZB_PASS_F ? cost.f : cost.b;
+    return work == ZB_PASS_F ? cost.f : cost.b;
 }
 
 /* Which input of the row a slot is about, or -1. */
@@ -67,10 +79,10 @@ static double slot_bytes(const struct zb_chunk *c, const struct zb_instr *instr,
 }
 
 static double launch_ns(const struct zb_chunk *c, const struct zb_instr *instr,
-                        enum zb_pass pass, const struct zb_bind *bind,
-                        const struct zb_rates *r)
+                        const struct zb_bind *bind, const struct zb_rates *r)
 {
     const struct zb_op *op = instr->op;
+    enum zb_pass pass = pass_of(instr);
     enum zb_product form = op != NULL && op->row->product != NULL
                                ? op->row->product(op, pass)
                                : ZB_PRODUCT_NN;
@@ -93,8 +105,7 @@ void zb_chunk_estimate(const struct zb_chunk *c, const struct zb_bind *bind,
 
         ns[pass] = 0;
         for (size_t i = 0; i < list->n; i++) {
-            ns[pass] += launch_ns(c, &list->instr[i], (enum zb_pass)pass, bind,
-                                  rates);
+            ns[pass] += launch_ns(c, &list->instr[i], bind, rates);
         }
     }
 }

@@ -476,6 +476,7 @@ void zb_compile_backward(struct zb_compile *cp)
 {
     const struct zb_graph *g = cp->g;
 
+    cp->layer = cp->end - 1;
     count_contributions(cp);
     open_boundaries(cp);
     if (cp->has_loss && g->tensors[g->loss].has_grad) {
@@ -491,9 +492,11 @@ void zb_compile_backward(struct zb_compile *cp)
         const struct zb_op *op = &g->ops[i];
 
         if (zb_compile_is_mine(cp, op) && g->tensors[op->out[0]].has_grad) {
+            cp->layer = op->layer;
             backward_op(cp, op);
         }
     }
+    cp->layer = cp->first;
     for (size_t t = 0; t < g->n_tensors && cp->st == ZB_OK; t++) {
         if (zb_tensor_grad_crosses(g, (int)t, cp->first)) {
             finished(cp, (int)t);

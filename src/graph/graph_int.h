@@ -118,7 +118,9 @@ enum zb_op_flags {
     ZB_OP_WEIGHT_IN_B = 16,/* weight gradients are small: run in B */
     ZB_OP_WEIGHT_JOINT = 32,/* one launch for all of them */
     ZB_OP_LOSS = 64,       /* takes the output's gradient as one number */
-    ZB_OP_IN_PLACE = 128   /* d_in[0] may be the addend */
+    ZB_OP_IN_PLACE = 128,  /* d_in[0] may be the addend */
+    ZB_OP_CHEAP = 256      /* its F takes less time than what it is worth in
+                              memory: `selective` makes its outputs again */
 };
 
 struct zb_in_row {

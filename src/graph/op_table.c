@@ -33,6 +33,7 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_embedding] = {
         ROW(embedding),
+        .flags = ZB_OP_CHEAP,
         .n_in = 2,
         .in = {{.name = "ids", .flags = ZB_IN_DATA | ZB_IN_I32 | ZB_IN_W},
                IN_WEIGHT("table", ZB_IN_SPARSE)},
@@ -41,6 +42,7 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_position] = {
         ROW(position),
+        .flags = ZB_OP_CHEAP,
         .n_in = 2,
         .in = {IN_X(ZB_IN_PASS, ZB_NEED_DENSE),
                IN_WEIGHT("table", ZB_IN_SPARSE)},
@@ -50,8 +52,8 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_layernorm] = {
         ROW(layernorm),
-        .flags = ZB_OP_ADDEND | ZB_OP_IN_PLACE | ZB_OP_WEIGHT_IN_B |
-                 ZB_OP_WEIGHT_JOINT,
+        .flags = ZB_OP_CHEAP | ZB_OP_ADDEND | ZB_OP_IN_PLACE |
+                 ZB_OP_WEIGHT_IN_B | ZB_OP_WEIGHT_JOINT,
         .n_in = 3,
         .in = {IN_X(ZB_IN_GRAD | ZB_IN_B | ZB_IN_W, ZB_NEED_DENSE),
                IN_WEIGHT("gamma", ZB_IN_B),
@@ -64,8 +66,8 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_rmsnorm] = {
         ROW(rmsnorm),
-        .flags = ZB_OP_ADDEND | ZB_OP_IN_PLACE | ZB_OP_WEIGHT_IN_B |
-                 ZB_OP_WEIGHT_JOINT,
+        .flags = ZB_OP_CHEAP | ZB_OP_ADDEND | ZB_OP_IN_PLACE |
+                 ZB_OP_WEIGHT_IN_B | ZB_OP_WEIGHT_JOINT,
         .n_in = 2,
         .in = {IN_X(ZB_IN_GRAD | ZB_IN_B | ZB_IN_W, ZB_NEED_DENSE),
                IN_WEIGHT("gamma", ZB_IN_B)},
@@ -77,6 +79,7 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_rope] = {
         ROW(rope),
+        .flags = ZB_OP_CHEAP,
         .n_in = 3,
         .in = {IN_X(ZB_IN_GRAD, ZB_NEED_HEADS),
                {.name = "cos", .flags = ZB_IN_CONST | ZB_IN_B | ZB_IN_SPARSE},
@@ -102,6 +105,7 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_act] = {
         ROW(act),
+        .flags = ZB_OP_CHEAP,
         .n_in = 1,
         .in = {IN_X(ZB_IN_GRAD | ZB_IN_B, ZB_NEED_DENSE)},
         .variant = zb_act_variant,
@@ -110,6 +114,7 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_gated] = {
         ROW(gated),
+        .flags = ZB_OP_CHEAP,
         .n_in = 2,
         .in = {{"gate", ZB_IN_GRAD | ZB_IN_B, ZB_NEED_ROWS},
                {"up", ZB_IN_GRAD | ZB_IN_B, ZB_NEED_ROWS}},
@@ -119,6 +124,7 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_add] = {
         ROW(add),
+        .flags = ZB_OP_CHEAP,
         .n_in = 2,
         .in = {{"a", ZB_IN_PASS, ZB_NEED_DENSE},
                {"b", ZB_IN_PASS, ZB_NEED_DENSE}},
@@ -127,6 +133,7 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_scale] = {
         ROW(scale),
+        .flags = ZB_OP_CHEAP,
         .n_in = 1,
         .in = {IN_X(ZB_IN_GRAD, ZB_NEED_DENSE)},
         .uniform = zb_scale_uniform,
@@ -135,7 +142,7 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_dropout] = {
         ROW(dropout),
-        .flags = ZB_OP_ADDEND,
+        .flags = ZB_OP_CHEAP | ZB_OP_ADDEND,
         .n_in = 1,
         .in = {IN_X(ZB_IN_GRAD, ZB_NEED_DENSE)},
         .forward = zb_dropout_forward,

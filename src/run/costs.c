@@ -31,7 +31,8 @@ static int add_kind(struct zb_layer_kinds *k, struct zb_chunk *c)
 
 enum zb_status zb_layer_kinds_init(struct zb_layer_kinds *k,
                                    const struct zb_graph *g,
-                                   const struct zb_bind *max)
+                                   const struct zb_bind *max,
+                                   enum zb_recompute recompute)
 {
     size_t n = (size_t)zb_graph_n_layers(g);
 
@@ -48,7 +49,7 @@ enum zb_status zb_layer_kinds_init(struct zb_layer_kinds *k,
     for (int i = 0; i < k->n_layers; i++) {
         struct zb_chunk *c;
 
-        ZB_TRY(zb_chunk_new(g, i, i + 1, max, &c));
+        ZB_TRY(zb_chunk_new(g, i, i + 1, max, recompute, &c));
         k->kind[i] = add_kind(k, c);
     }
     return ZB_OK;
@@ -163,13 +164,14 @@ enum zb_status zb_costs_from_model(const struct zb_graph *g,
                                    const struct zb_bind *max,
                                    const struct zb_rates *rates,
                                    const struct zb_optim *optim,
+                                   enum zb_recompute recompute,
                                    struct zb_cost_table **t_out)
 {
     struct zb_layer_kinds k;
     struct zb_cost_table *t = NULL;
     enum zb_status st;
 
-    ZB_TRY_GOTO(st, zb_layer_kinds_init(&k, g, max), out);
+    ZB_TRY_GOTO(st, zb_layer_kinds_init(&k, g, max, recompute), out);
     ZB_TRY_GOTO(st, zb_costs_new(k.n_layers, &t), out);
     for (int i = 0; i < k.n_layers; i++) {
         const struct zb_chunk *c = k.chunk[k.kind[i]];

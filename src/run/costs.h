@@ -6,7 +6,7 @@
  * once, before layers are cut into chunks.
  *
  *     struct zb_cost_table *t;
- *     ZB_TRY(zb_costs_from_model(g, &max, &rates, &optim, &t));
+ *     ZB_TRY(zb_costs_from_model(g, &max, &rates, &optim, recompute, &t));
  *     struct zb_layer_cost c = zb_costs_sum(t, first, end);
  *     double c_cost = zb_costs_message(t, bytes);
  *     zb_costs_free(t);
@@ -51,12 +51,14 @@ void zb_costs_free(struct zb_cost_table *t);
  * their ratio matters to a planner. */
 struct zb_rates zb_nominal_rates(void);
 
-/* Operations and bytes of each layer over `rates`; messages cost nothing. `max`
+/* Operations and bytes of each layer over `rates`, those of B with what it
+ * computes again; messages cost nothing. `max`
  * is the largest microbatch. The source is ZB_COST_NOMINAL. */
 enum zb_status zb_costs_from_model(const struct zb_graph *g,
                                    const struct zb_bind *max,
                                    const struct zb_rates *rates,
                                    const struct zb_optim *optim,
+                                   enum zb_recompute recompute,
                                    struct zb_cost_table **t_out) ZB_CHECKED;
 
 /* The table of a run, as opts.costs says: what the cache holds, else what the
@@ -89,7 +91,8 @@ struct zb_layer_kinds {
 /* `k` is released by the caller in any case. */
 enum zb_status zb_layer_kinds_init(struct zb_layer_kinds *k,
                                    const struct zb_graph *g,
-                                   const struct zb_bind *max) ZB_CHECKED;
+                                   const struct zb_bind *max,
+                                   enum zb_recompute recompute) ZB_CHECKED;
 void zb_layer_kinds_release(struct zb_layer_kinds *k);
 
 #endif

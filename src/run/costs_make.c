@@ -108,7 +108,7 @@ static enum zb_status from_model(const struct source *s,
         rates.launch_ns = v[ZB_N_PRODUCTS + 1];
     }
     ZB_TRY(zb_costs_from_model(s->r.g, &s->r.max, &rates, &s->r.o->optim,
-                               t_out));
+                               s->r.o->recompute, t_out));
     (*t_out)->source = is_there ? ZB_COST_RATES : ZB_COST_NOMINAL;
     return ZB_OK;
 }
@@ -126,9 +126,9 @@ static enum zb_status make(struct source *s, struct zb_cost_table **t_out)
         struct zb_rates rates = zb_nominal_rates();
 
         return zb_costs_from_model(s->r.g, &s->r.max, &rates, &o->optim,
-                                   t_out);
+                                   o->recompute, t_out);
     }
-    ZB_TRY(zb_layer_kinds_init(&s->kinds, s->r.g, &s->r.max));
+    ZB_TRY(zb_layer_kinds_init(&s->kinds, s->r.g, &s->r.max, o->recompute));
     if (o->costs == ZB_COSTS_MEASURED) {
         ZB_TRY(from_profile(s, t_out));
     }

@@ -189,7 +189,8 @@ static enum zb_status get_chunk(struct cutter *c, int first, int end,
         }
         piece = &c->piece[c->n_pieces];
         *piece = (struct piece){first, end, NULL};
-        ZB_TRY(zb_chunk_new(c->p->g, first, end, &c->p->max, &piece->chunk));
+        ZB_TRY(zb_chunk_new(c->p->g, first, end, &c->p->max,
+                            c->p->o.recompute, &piece->chunk));
         c->n_pieces++;
     }
     *chunk_out = piece->chunk;
@@ -584,7 +585,8 @@ static enum zb_status take_chunks(struct cutter *c)
             p->chunk[v] = piece->chunk;
             piece->chunk = NULL; /* empty chunks at one place are several */
         } else {
-            ZB_TRY(zb_chunk_new(p->g, first, end, &p->max, &p->chunk[v]));
+            ZB_TRY(zb_chunk_new(p->g, first, end, &p->max, p->o.recompute,
+                                &p->chunk[v]));
         }
         p->info[v] = zb_chunk_info(p->chunk[v]);
     }

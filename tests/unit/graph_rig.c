@@ -270,7 +270,7 @@ static void open_chunks(struct rig *k, struct rig_result *r)
         struct zb_chunk_info info;
 
         ZBT_OK(zb_chunk_new(k->g, k->o->first[c], k->o->first[c + 1], &max,
-                            &k->chunk[c]));
+                            k->o->recompute, &k->chunk[c]));
         info = zb_chunk_info(k->chunk[c]);
         k->scratch[c] = block_new(k, info.bytes[ZB_SPACE_SCRATCH], NULL);
         for (int s = 0; s < ZB_N_SPACES; s++) {

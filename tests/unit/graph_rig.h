@@ -32,6 +32,7 @@ struct rig_opts {
     const int *first;    /* [n_chunks + 1] */
     int n_micro;         /* 0: 1 */
     const int *rows;     /* [n_micro]; NULL: equal parts */
+    enum zb_recompute recompute;
     int w_last;          /* 1: every W after the last B */
     int no_backward;
     int is_eval;

@@ -376,7 +376,6 @@ static void missing_features_are_refused_by_name(void)
         {"precision.precision=bf16", "bf16"},
         {"precision.growth_factor=3", "fp16 loss scaling"},
         {"optimizer.post_validation=true", "post-validation"},
-        {"train.recompute=full", "recomputation"},
         {"checkpoint.dir=out", "checkpoints"},
         {"checkpoint.interval=10", "checkpoints"},
         {"data.format=npy", "array files"},

@@ -41,7 +41,7 @@ static struct zb_chunk *layer_of(const struct zb_graph *g, int i)
 {
     struct zb_chunk *c;
 
-    ZBT_OK(zb_chunk_new(g, i, i + 1, &bind, &c));
+    ZBT_OK(zb_chunk_new(g, i, i + 1, &bind, ZB_RECOMPUTE_NONE, &c));
     return c;
 }
 
@@ -96,7 +96,8 @@ static void equal_layers_are_one_kind(void)
     struct zb_model *m = ru_llama();
     struct zb_layer_kinds k;
 
-    ZBT_OK(zb_layer_kinds_init(&k, zb_model_graph(m), &bind));
+    ZBT_OK(zb_layer_kinds_init(&k, zb_model_graph(m), &bind,
+                               ZB_RECOMPUTE_NONE));
     CU_ASSERT_EQUAL(k.n_layers, 8); /* embedding, 6 blocks, head */
     CU_ASSERT_EQUAL(k.n_kinds, 3);
     for (int i = 1; i <= 6; i++) {
@@ -132,7 +133,8 @@ static struct zb_cost_table *llama_costs(const struct zb_model *m,
     struct zb_rates rates = zb_nominal_rates();
     struct zb_cost_table *t;
 
-    ZBT_OK(zb_costs_from_model(zb_model_graph(m), &bind, &rates, optim, &t));
+    ZBT_OK(zb_costs_from_model(zb_model_graph(m), &bind, &rates, optim,
+                               ZB_RECOMPUTE_NONE, &t));
     return t;
 }
 
@@ -190,7 +192,8 @@ static void table_without_memory_fails_cleanly(void)
         int failed;
 
         zb_mem_fail_at(k);
-        st = zb_costs_from_model(zb_model_graph(m), &bind, &rates, &adamw, &t);
+        st = zb_costs_from_model(zb_model_graph(m), &bind, &rates, &adamw,
+                                 ZB_RECOMPUTE_NONE, &t);
         failed = zb_mem_failed();
         zb_mem_fail_at(0);
         CU_ASSERT_EQUAL(st, failed ? ZB_ENOMEM : ZB_OK);

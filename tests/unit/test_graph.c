@@ -187,14 +187,16 @@ static void too_long_sequence_is_refused(void)
     x = zb_g_position(g, linear(g, "w", x), matrix(g, "wpe", 10, H), 2);
     zb_g_loss(g, x, ZB_G_NONE);
     ZBT_OK(zb_graph_finish(g));
-    CU_ASSERT_EQUAL(zb_chunk_new(g, 0, 1, &max, &c), ZB_EINVAL);
+    CU_ASSERT_EQUAL(zb_chunk_new(g, 0, 1, &max, ZB_RECOMPUTE_NONE, &c),
+                    ZB_EINVAL);
     CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "a/position wpe"));
     CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "9"));
     max.value[ZB_SYM_SEQ] = 8;
-    ZBT_OK(zb_chunk_new(g, 0, 1, &max, &c));
+    ZBT_OK(zb_chunk_new(g, 0, 1, &max, ZB_RECOMPUTE_NONE, &c));
     zb_chunk_free(c);
     max.value[ZB_SYM_BATCH] = 0;
-    CU_ASSERT_EQUAL(zb_chunk_new(g, 0, 1, &max, &c), ZB_EINVAL);
+    CU_ASSERT_EQUAL(zb_chunk_new(g, 0, 1, &max, ZB_RECOMPUTE_NONE, &c),
+                    ZB_EINVAL);
     zb_graph_free(g);
 }
 
@@ -249,8 +251,8 @@ static void every_param_has_a_chunk(void)
     struct zb_chunk *a, *b;
     struct zb_chunk_info ia, ib;
 
-    ZBT_OK(zb_chunk_new(g, 0, 1, &max, &a));
-    ZBT_OK(zb_chunk_new(g, 1, 2, &max, &b));
+    ZBT_OK(zb_chunk_new(g, 0, 1, &max, ZB_RECOMPUTE_NONE, &a));
+    ZBT_OK(zb_chunk_new(g, 1, 2, &max, ZB_RECOMPUTE_NONE, &b));
     ia = zb_chunk_info(a);
     ib = zb_chunk_info(b);
     CU_ASSERT_EQUAL(ia.n_params, 4);
@@ -287,7 +289,7 @@ static void frozen_model_has_no_backward(void)
     zb_g_loss(g, zb_g_mse(g, x, y), ZB_G_NONE);
     ZBT_OK(zb_graph_finish(g));
     CU_ASSERT_EQUAL(zb_graph_n_uses(g), 0);
-    ZBT_OK(zb_chunk_new(g, 1, 2, &max, &c));
+    ZBT_OK(zb_chunk_new(g, 1, 2, &max, ZB_RECOMPUTE_NONE, &c));
     info = zb_chunk_info(c);
     CU_ASSERT_EQUAL(info.n_ops[ZB_PASS_B] + info.n_ops[ZB_PASS_W], 0);
     CU_ASSERT_EQUAL(info.bytes[ZB_SPACE_DOUT], 0);
@@ -329,7 +331,7 @@ static void residual_block_memory_by_hand(void)
     zb_g_layer(g, "out");
     zb_g_loss(g, linear(g, "w3", x), ZB_G_NONE);
     ZBT_OK(zb_graph_finish(g));
-    ZBT_OK(zb_chunk_new(g, 1, 2, &max, &c));
+    ZBT_OK(zb_chunk_new(g, 1, 2, &max, ZB_RECOMPUTE_NONE, &c));
     info = zb_chunk_info(c);
     CU_ASSERT_EQUAL(info.bytes[ZB_SPACE_IN], pad(row * H));
     CU_ASSERT_EQUAL(info.bytes[ZB_SPACE_OUT], pad(row * H));
@@ -365,7 +367,7 @@ static void logits_become_their_gradient(void)
     zb_g_output(g, "logits", x);
     zb_g_loss(g, zb_g_xent(g, x, labels), labels);
     ZBT_OK(zb_graph_finish(g));
-    ZBT_OK(zb_chunk_new(g, 0, 1, &max, &c));
+    ZBT_OK(zb_chunk_new(g, 0, 1, &max, ZB_RECOMPUTE_NONE, &c));
     info = zb_chunk_info(c);
     CU_ASSERT_EQUAL(info.bytes[ZB_SPACE_FW], pad(10 * 100 * sizeof(zb_real)));
     CU_ASSERT_EQUAL(info.bytes[ZB_SPACE_FB], pad(10 * sizeof(zb_real)));
@@ -395,7 +397,7 @@ static void packed_slices_need_no_copies(void)
     x = zb_g_attention(g, part[0], part[1], part[2], &opts);
     zb_g_loss(g, x, ZB_G_NONE);
     ZBT_OK(zb_graph_finish(g));
-    ZBT_OK(zb_chunk_new(g, 0, 1, &max, &c));
+    ZBT_OK(zb_chunk_new(g, 0, 1, &max, ZB_RECOMPUTE_NONE, &c));
     info = zb_chunk_info(c);
     CU_ASSERT_EQUAL(info.n_ops[ZB_PASS_F], 4); /* with the loss sum */
     CU_ASSERT_EQUAL(info.n_ops[ZB_PASS_B], 3); /* fill, attention, dX of qkv */
@@ -412,7 +414,7 @@ static void empty_chunk_passes_on(void)
     struct zb_chunk *c;
     struct zb_chunk_info info;
 
-    ZBT_OK(zb_chunk_new(g, 1, 1, &max, &c));
+    ZBT_OK(zb_chunk_new(g, 1, 1, &max, ZB_RECOMPUTE_NONE, &c));
     info = zb_chunk_info(c);
     CU_ASSERT_EQUAL(info.bytes[ZB_SPACE_IN], info.bytes[ZB_SPACE_OUT]);
     CU_ASSERT_EQUAL(info.bytes[ZB_SPACE_DIN], info.bytes[ZB_SPACE_DOUT]);
@@ -456,7 +458,7 @@ static void early_tensor_rides_along(void)
     for (int cut = 1; cut < 5; cut++) {
         struct zb_chunk_info info;
 
-        ZBT_OK(zb_chunk_new(g, cut, cut + 1, &max, &c));
+        ZBT_OK(zb_chunk_new(g, cut, cut + 1, &max, ZB_RECOMPUTE_NONE, &c));
         info = zb_chunk_info(c);
         CU_ASSERT_EQUAL(info.bytes[ZB_SPACE_IN], cut == 1 ? one : 2 * one);
         CU_ASSERT_EQUAL(info.bytes[ZB_SPACE_DOUT], info.bytes[ZB_SPACE_IN]);
@@ -635,7 +637,7 @@ static enum zb_status build_and_compile(void)
     zb_g_loss(g, x, ZB_G_NONE);
     st = zb_graph_finish(g);
     if (st == ZB_OK) {
-        st = zb_chunk_new(g, 1, 2, &max, &c);
+        st = zb_chunk_new(g, 1, 2, &max, ZB_RECOMPUTE_NONE, &c);
         if (st == ZB_OK) {
             zb_chunk_free(c);
         }

@@ -338,10 +338,12 @@ static void check_cuts(unsigned long long seed, const char *backend)
         o.first = first;
         o.w_last = i % 2 == 1;
         o.delay_seed = seed;
+        o.recompute = (enum zb_recompute)((seed + i) % 3);
         rig_run(g, params, &f.batch, &o, &cut);
         if (!rig_same_bits(&one, &cut)) {
-            printf("\nseed %llu, %d chunks\n", seed, n_chunks[i]);
-            CU_FAIL("a cut changes bits");
+            printf("\nseed %llu, %d chunks, recompute %s\n", seed, n_chunks[i],
+                   zb_recompute_str(o.recompute));
+            CU_FAIL("a cut or recomputing changes bits");
         }
         rig_result_free(&cut);
     }
@@ -355,6 +357,38 @@ static void any_cut_same_bits(void)
     for (int seed = 1; seed <= n_seeds(); seed++) {
         check_cuts((unsigned long long)seed, NULL);
     }
+}
+
+/* What one chunk holds between F and B. */
+static double held(const struct zb_graph *g, enum zb_recompute recompute)
+{
+    struct zb_bind max = {{ROWS, SEQ}};
+    struct zb_chunk *c;
+    struct zb_chunk_info info;
+
+    ZBT_OK(zb_chunk_new(g, 1, zb_graph_n_layers(g), &max, recompute, &c));
+    info = zb_chunk_info(c);
+    zb_chunk_free(c);
+    return (double)(info.bytes[ZB_SPACE_FB] + info.bytes[ZB_SPACE_FW]) +
+           (info.in_until > ZB_PASS_F ? (double)info.bytes[ZB_SPACE_IN] : 0);
+}
+
+static void recomputing_never_holds_more(void)
+{
+    double sum[3] = {0, 0, 0};
+
+    for (int seed = 1; seed <= n_seeds(); seed++) {
+        struct zb_graph *g = make_graph((unsigned long long)seed, 3);
+        double bytes[3];
+
+        for (int i = 0; i < 3; i++) {
+            bytes[i] = held(g, (enum zb_recompute)i);
+            CU_ASSERT(bytes[i] <= bytes[0]);
+            sum[i] += bytes[i];
+        }
+        zb_graph_free(g);
+    }
+    CU_ASSERT(sum[1] < 0.95 * sum[0] && sum[2] < 0.7 * sum[0]);
 }
 
 static void any_cut_on_check_backend_same_bits(void)
@@ -474,6 +508,7 @@ int main(void)
 {
     static const struct zbt_case cases[] = {
         ZBT_CASE(any_cut_same_bits),
+        ZBT_CASE(recomputing_never_holds_more),
         ZBT_CASE(any_cut_on_check_backend_same_bits),
 #ifdef ZB_REAL_IS_DOUBLE
         ZBT_CASE(gradient_equals_central_differences),

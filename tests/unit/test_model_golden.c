@@ -58,7 +58,8 @@ static void compare(const struct golden *d, const struct rig_result *r)
 }
 
 /* One cut and number of microbatches. */
-static void check_case(const char *name, int n_chunks, int n_micro, int w_last)
+static void check_case(const char *name, int n_chunks, int n_micro, int w_last,
+                       enum zb_recompute recompute)
 {
     struct golden d;
     struct rig_result r;
@@ -72,6 +73,7 @@ static void check_case(const char *name, int n_chunks, int n_micro, int w_last)
             .first = first,
             .n_micro = n_micro,
             .w_last = w_last,
+            .recompute = recompute,
         };
 
         zb_cut_uniform(zb_model_n_before(d.model), zb_model_n_blocks(d.model),
@@ -85,10 +87,11 @@ static void check_case(const char *name, int n_chunks, int n_micro, int w_last)
 
 static void check_model(const char *name)
 {
-    check_case(name, 1, 1, 0);
-    check_case(name, 2, 2, 1);
-    check_case(name, 4, 4, 0);
-    check_case(name, 8, 2, 1); /* empty chunks */
+    check_case(name, 1, 1, 0, ZB_RECOMPUTE_NONE);
+    check_case(name, 2, 2, 1, ZB_RECOMPUTE_SELECTIVE);
+    check_case(name, 4, 4, 0, ZB_RECOMPUTE_NONE);
+    check_case(name, 1, 2, 0, ZB_RECOMPUTE_FULL);
+    check_case(name, 8, 2, 1, ZB_RECOMPUTE_FULL); /* empty chunks */
 }
 
 #define MODEL_TEST(model)                                                      \

@@ -32,7 +32,8 @@ static void rig_init(struct rig *g, int n_stages)
     g->o = ru_opts(n_stages, 4, 8);
     g->o.costs = ZB_COSTS_MEASURED;
     g->max = (struct zb_bind){{2, RU_SEQ}};
-    ZBT_OK(zb_layer_kinds_init(&g->kinds, zb_model_graph(g->m), &g->max));
+    ZBT_OK(zb_layer_kinds_init(&g->kinds, zb_model_graph(g->m), &g->max,
+                               g->o.recompute));
     g->r = (struct zb_profile_request){.g = zb_model_graph(g->m),
                                        .kinds = &g->kinds,
                                        .max = g->max,

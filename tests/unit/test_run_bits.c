@@ -2,7 +2,7 @@
  *
  * The same bits on every layout: for each number of microbatches, loss, norm,
  * every gradient and the parameters after two updates are equal for every
- * number of stages, schedule and metadata setting. */
+ * number of stages, schedule, metadata setting and way to recompute. */
 #include "config.h"
 
 #include <stdio.h>
@@ -32,10 +32,10 @@ static void compare(const struct zb_model *m, const struct ru_batch *b,
 
     ru_train_two_steps(m, o, b, &r);
     if (!ru_result_equal(want, &r)) {
-        printf("\n%s, %d stages, %d microbatches, cache %d: loss %a, not %a; "
-               "norm %a, not %a\n",
+        printf("\n%s, %d stages, %d microbatches, cache %d, recompute %s: "
+               "loss %a, not %a; norm %a, not %a\n",
                o->planner, o->n_stages, o->n_micro, o->has_metadata_cache,
-               r.loss, want->loss, r.norm, want->norm);
+               zb_recompute_str(o->recompute), r.loss, want->loss, r.norm, want->norm);
         CU_FAIL("a layout changed the result");
     }
     ru_result_release(&r);
@@ -60,6 +60,7 @@ static void all_layouts(struct zb_model *m)
             o.n_chunk = planner[i / ZB_COUNT_OF(stages)].n_chunk;
             o.has_metadata_cache = (i + k) % 2;
             o.cut = i % 2 ? ZB_CUT_AUTO : ZB_CUT_UNIFORM;
+            o.recompute = (enum zb_recompute)((i + k) % 3);
             compare(m, &b, &want, &o);
             if (zbt_is_long()) {
                 o.has_metadata_cache = !o.has_metadata_cache;
