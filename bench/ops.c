@@ -216,8 +216,11 @@ static void bench_attention(struct bench *b, const struct attn *s)
     zb_real *lse = reals(b, rows * s->heads);
     int32_t *sample = labels(b, 2 * s->batch, 100);
     struct zb_k_attention_fwd f = {
-        .batch = s->batch, .seq = s->seq, .q_heads = s->heads,
-        .kv_heads = s->heads, .head_dim = s->dim, .causal = s->causal,
+        .batch = s->batch, .seq = s->seq, .kv_seq = s->seq,
+        .whole = s->seq, .q_heads = s->heads, .kv_heads = s->heads,
+        .head_dim = s->dim, .causal = s->causal, .q_batch = s->seq * row,
+        .k_batch = s->seq * row, .v_batch = s->seq * row,
+        .out_batch = s->seq * s->heads * s->dim, .lse_row = s->seq,
         .scale = 1 / sqrt((double)s->dim), .dropout = s->dropout,
         .philox = {.sample = (const int64_t *)(void *)sample}, .q = qkv,
         .k = qkv + s->heads * s->dim, .v = qkv + 2 * s->heads * s->dim,
@@ -225,7 +228,8 @@ static void bench_attention(struct bench *b, const struct attn *s)
         .k_head = s->dim, .v_head = s->dim, .out = out, .lse = lse};
     struct zb_k_attention_bwd w = {
         .fwd = f, .dout = dout, .dq = dqkv, .dk = dqkv + s->heads * s->dim,
-        .dv = dqkv + 2 * s->heads * s->dim, .dq_row = row, .dk_row = row,
+        .dv = dqkv + 2 * s->heads * s->dim, .dq_batch = s->seq * row,
+        .dk_batch = s->seq * row, .dv_batch = s->seq * row, .dq_row = row, .dk_row = row,
         .dv_row = row, .dq_head = s->dim, .dk_head = s->dim,
         .dv_head = s->dim};
     double seq = (double)s->seq, pairs = s->causal ? (seq + 1) / 2 : seq;

@@ -35,6 +35,7 @@
     X(rope)                                                                    \
     X(attention_fwd)                                                           \
     X(attention_bwd)                                                           \
+    X(attention_merge)                                                         \
     X(act_fwd)                                                                 \
     X(act_bwd)                                                                 \
     X(gated_fwd)                                                               \
@@ -96,16 +97,26 @@ struct zb_k_embedding_bwd_w {
     zb_real *dtable;
 };
 
-/* y[b,t,:] = x[b,t,:] + table[offset + t,:]. Dense. */
+/* Which rows of the whole sequence the rows of a part of it are: `len` rows from
+ * first[0] on, then the others from first[1] on. All zeros: row t is row t. */
+struct zb_k_place {
+    int64_t len, first[2];
+};
+
+/* y[b,t,:] = x[b,t,:] + table[offset + row of t,:]. Dense. The table has n_pos
+ * rows; what lies past them is padding of sequences and takes the last row (and
+ * gives it no gradient). */
 struct zb_k_position_fwd {
-    int64_t batch, seq, cols, offset;
+    int64_t batch, seq, cols, offset, n_pos;
+    struct zb_k_place place;
     const zb_real *x, *table;
     zb_real *y;
 };
 
-/* dtable[offset + t,:] += sum over b of dy[b,t,:]. */
+/* dtable[offset + row of t,:] += sum over b of dy[b,t,:]. */
 struct zb_k_position_bwd_w {
-    int64_t batch, seq, cols, offset;
+    int64_t batch, seq, cols, offset, n_pos;
+    struct zb_k_place place;
     const zb_real *dy;
     zb_real *dtable;
 };
@@ -155,12 +166,14 @@ struct zb_k_rmsnorm_bwd_w {
 
 /* Rotate the first 2*half elements of every head, out of place or in place:
  * pair (j, j + half), or (2j, 2j + 1) when interleaved, by the angle whose
- * cosine and sine are cos[t, j], sin[t, j] (t counts from 0 in each row of the
- * batch); inverse != 0 rotates back. Elements past 2*half are copied. */
+ * cosine and sine are cos[p, j], sin[p, j], p being the row of t in its sequence
+ * (past the tables: their last row); inverse != 0 rotates back. Elements past
+ * 2*half are copied. */
 struct zb_k_rope {
-    int64_t batch, seq, heads, head_dim, half;
+    int64_t batch, seq, heads, head_dim, half, n_pos;
+    struct zb_k_place place;
     int interleaved, inverse;
-    const zb_real *cos, *sin; /* [seq, half] */
+    const zb_real *cos, *sin; /* [n_pos, half] */
     const zb_real *x;         /* [batch, seq, heads, head_dim] */
     int64_t x_row, x_head;    /* strides of seq and heads; batch = seq * row */
     zb_real *y;
@@ -173,7 +186,9 @@ struct zb_k_rope {
  * counter (sample, block); the four numbers of a block belong to elements
  * 4 block to 4 block + 3. Elements of attention are counted along the keys,
  * each row of keys filled up to whole blocks: key j of query i of head h is in
- * block (h * seq + i) * ceil(seq / 4) + j / 4. */
+ * block (h * whole + i) * ceil(whole / 4) + j / 4, whole being the length of the
+ * sequence. Samples, heads and places are those of the whole model, whatever
+ * part of it a device has, so that all layouts drop the same. */
 struct zb_k_philox {
     uint64_t seed;
     uint64_t step;
@@ -183,31 +198,54 @@ struct zb_k_philox {
 
 /* out = softmax(scale * q k^T + mask) v, per batch row and head; query head h
  * reads key head h * kv_heads / q_heads. lse[b,h,t] = log of the sum of
- * exponentials. Keys j with key_mask[b,j] == 0 are left out, as are j > i when
- * causal; a query with no key left averages all keys that causality allows, so
- * that q and k get no gradient from it.
+ * exponentials.
+ *
+ * Queries and keys may be parts of sequences of `whole` rows: query i is row
+ * q_first + i, key j is row k_first + j, and what follows is about those. Keys
+ * j with key_mask[b,j] == 0 are left out, as are j > i when causal; a query with
+ * no key left in the whole sequence averages all keys that causality allows, so
+ * that q and k get no gradient from it. A query of which no key is in this part
+ * gets a finite out and an lse that attention_merge counts as nothing.
  * Softmax weights are dropped with probability `dropout` and the rest divided
- * by 1 - dropout. No seq x seq matrix is stored. */
+ * by 1 - dropout. No matrix of all scores is stored. */
 struct zb_k_attention_fwd {
-    int64_t batch, seq, q_heads, kv_heads, head_dim;
+    int64_t batch, seq, kv_seq, q_heads, kv_heads, head_dim;
+    int64_t whole, q_first, k_first;
+    int64_t first_head; /* head 0 is this one of the model: for dropout */
     int causal;
     double scale, dropout;
     struct zb_k_philox philox;
-    const int32_t *key_mask; /* [batch, seq] or NULL */
+    const int32_t *key_mask; /* [batch, whole] or NULL */
     const zb_real *q, *k, *v;
-    int64_t q_row, k_row, v_row;    /* strides of seq; batch = seq * row */
-    int64_t q_head, k_head, v_head; /* strides of heads */
-    zb_real *out;                   /* [batch, seq, q_heads, head_dim] dense */
-    zb_real *lse;                   /* [batch, q_heads, seq] */
+    int64_t q_batch, k_batch, v_batch; /* strides of batch */
+    int64_t q_row, k_row, v_row;       /* strides of seq */
+    int64_t q_head, k_head, v_head;    /* strides of heads */
+    zb_real *out; /* [batch, seq, q_heads, head_dim], samples out_batch apart */
+    zb_real *lse; /* [batch, q_heads, seq], heads lse_row apart */
+    int64_t out_batch, lse_row;
 };
 
 /* dq, dk, dv = gradients, from the tensors of the forward pass and dout. They
- * have strides of their own and may not share memory with q, k and v. */
+ * have strides of their own and may not share memory with q, k and v. Where the
+ * keys are a part of the sequence, out and lse are those over all keys; what
+ * other parts gave is added to where add_q (dq), add_kv (dk, dv) is set. */
 struct zb_k_attention_bwd {
     struct zb_k_attention_fwd fwd; /* out and lse as forward wrote them */
-    const zb_real *dout;           /* dense like out */
+    const zb_real *dout;           /* like out */
+    int add_q, add_kv;
     zb_real *dq, *dk, *dv;
-    int64_t dq_row, dk_row, dv_row, dq_head, dk_head, dv_head;
+    int64_t dq_batch, dk_batch, dv_batch, dq_row, dk_row, dv_row;
+    int64_t dq_head, dk_head, dv_head;
+};
+
+/* Attention over two sets of keys: (out, lse) = that over both, from (out, lse)
+ * over one and (more, more_lse) over the other. */
+struct zb_k_attention_merge {
+    int64_t batch, seq, heads, head_dim;
+    const zb_real *more;     /* [batch, seq, heads, head_dim] dense */
+    const zb_real *more_lse; /* [batch, heads, seq] dense */
+    zb_real *out, *lse;      /* strides as in attention_fwd */
+    int64_t out_batch, lse_row;
 };
 
 enum zb_act { ZB_ACT_RELU, ZB_ACT_SILU, ZB_ACT_GELU_TANH, ZB_ACT_GELU_ERF };
@@ -271,9 +309,12 @@ struct zb_k_scale {
 };
 
 /* y = addend + x * keep / (1 - p), keep drawn per element; also the gradient,
- * with x = dy. addend may be NULL. x, y: [batch, per_sample] dense. */
+ * with x = dy. addend may be NULL. x, y: [batch, per_sample] dense. When a sample
+ * is a part of a sequence, it consists of rows of `cols` elements and `place`
+ * says which; cols 0: it is whole. */
 struct zb_k_dropout {
-    int64_t batch, per_sample;
+    int64_t batch, per_sample, cols;
+    struct zb_k_place place;
     double p;
     struct zb_k_philox philox;
     const zb_real *x, *addend;

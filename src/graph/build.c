@@ -435,6 +435,7 @@ static int add_op(struct zb_graph *g, enum zb_op_kind kind, struct zb_op *op)
     }
     op->row = &zb_op_rows[kind];
     op->number = (int)g->n_ops;
+    op->site = g->n_sites;
     op->layer = (int)g->n_layers - 1;
     if (check_op(g, op) != 0 || op->row->shape(g, op) != 0 ||
         ((op->row->flags & ZB_OP_ALIAS) && set_alias(g, op) != 0)) {
@@ -445,6 +446,7 @@ static int add_op(struct zb_graph *g, enum zb_op_kind kind, struct zb_op *op)
         return out_of_memory(g);
     }
     g->ops[g->n_ops++] = *op;
+    g->n_sites++;
     return op->out[0];
 }
 

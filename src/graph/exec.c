@@ -45,11 +45,30 @@ struct zb_k_philox zb_emit_philox(const struct zb_emit *e)
     struct zb_k_philox p = {
         .seed = e->run->seed,
         .step = e->run->step,
-        .site = (uint32_t)e->op->number,
+        .site = (uint32_t)e->op->site,
         .sample = e->run->sample,
     };
 
     return p;
+}
+
+struct zb_k_place zb_emit_place(const struct zb_emit *e, int in)
+{
+    const struct zb_chunk_run *run = e->run;
+    const struct zb_parallel *par = &e->graph->par;
+    int64_t dim = zb_op_shape(e->graph, e->op, in)->dim[1];
+    struct zb_k_place k = {0, {0, 0}};
+    struct zb_seq_place at;
+
+    if (dim == ZB_DIM(ZB_SYM_PART) && par->mode == ZB_SEQ_SPLIT_GATHER) {
+        k.first[1] = run->tp_rank * run->bind.value[ZB_SYM_PART];
+    } else if (dim == ZB_DIM(ZB_SYM_SEQ) || dim == ZB_DIM(ZB_SYM_PART)) {
+        at = zb_parallel_place(par, run->sp_rank, &run->bind);
+        k.len = at.first[0] + at.len == at.first[1] ? 0 : at.len;
+        k.first[0] = at.first[0];
+        k.first[1] = at.first[k.len > 0];
+    }
+    return k;
 }
 
 enum zb_status zb_emit_copy(struct zb_emit *e)
@@ -151,6 +170,7 @@ static enum zb_status run_instr(const struct zb_chunk *c,
                                 const struct zb_chunk_run *run)
 {
     struct zb_emit e = {
+        .graph = c->graph,
         .op = instr->op,
         .run = run,
         .loss_coef = instr->loss_coef,

@@ -69,6 +69,7 @@ struct zb_op;
  * pass does not touch has data == NULL. `launch` already has its access list
  * when an emitter is called. */
 struct zb_emit {
+    const struct zb_graph *graph;
     const struct zb_op *op; /* NULL for copies and sums */
     const struct zb_chunk_run *run;
     struct zb_view in[ZB_OP_MAX_IN];
@@ -90,6 +91,9 @@ enum zb_status zb_emit_launch(struct zb_emit *e, enum zb_kernel kernel,
 /* The launch reads memory that is no tensor. */
 void zb_emit_reads(struct zb_emit *e, const void *ptr, size_t bytes);
 struct zb_k_philox zb_emit_philox(const struct zb_emit *e);
+/* Which rows of the whole sequence dimension 1 of input `in` of the op has on
+ * the rank that runs: all zeros where it has them all. */
+struct zb_k_place zb_emit_place(const struct zb_emit *e, int in);
 
 /* ---- the op table -------------------------------------------------------- */
 
@@ -187,7 +191,8 @@ extern const struct zb_op_row zb_op_rows[ZB_N_OPS];
 
 struct zb_op {
     const struct zb_op_row *row;
-    int number; /* in the graph; also the site of its dropout */
+    int number; /* in the graph */
+    int site;   /* of its dropout: the same in every layout */
     int layer;
     int n_out;
     int in[ZB_OP_MAX_IN]; /* tensor, or ZB_G_NONE */
@@ -285,6 +290,7 @@ struct zb_graph {
     int loss_layer;
     int *slots; /* hash of parameter names: number + 1, or 0; 2^k places */
     size_t n_slots;
+    int n_sites;
     int n_uses;
     int *use_ids; /* storage of zb_param.use_ids, [n_uses] */
     int is_finished;
@@ -310,6 +316,14 @@ struct zb_shape_text zb_shape_text(const struct zb_shape *s);
 int zb_graph_add_tensor(struct zb_graph *g, const struct zb_tensor *t);
 /* Where the name of a parameter is, or belongs, in g->slots (not empty). */
 size_t zb_graph_param_slot(const struct zb_graph *g, const char *name);
+
+/* The longest whole sequence of microbatches up to `max`; what it is without the
+ * padding that the layout may have added, at least. `dim` is what a tensor
+ * has. */
+int64_t zb_whole_seq(const struct zb_graph *g, int64_t dim,
+                     const struct zb_bind *max);
+int64_t zb_least_seq(const struct zb_graph *g, int64_t dim,
+                     const struct zb_bind *max);
 
 /* Rows and columns, or all elements, of a symbolic shape once bound. */
 int64_t zb_bound_elems(const struct zb_shape *s, const struct zb_bind *bind);

@@ -29,14 +29,14 @@ int zb_rope_shape(struct zb_graph *g, struct zb_op *op)
 enum zb_status zb_rope_fits(const struct zb_graph *g, const struct zb_op *op,
                             const struct zb_bind *max)
 {
-    struct zb_shape x = zb_shape_bind(zb_op_shape(g, op, 0), max);
+    int64_t seq = zb_least_seq(g, zb_op_shape(g, op, 0)->dim[1], max);
     int64_t rows = zb_op_shape(g, op, 1)->dim[0];
 
-    if (x.dim[1] > rows) {
+    if (seq > rows) {
         return zb_fail(ZB_EINVAL,
                        "%s: a sequence of %lld is longer than the %lld "
                        "positions of the rope table",
-                       op->label, (long long)x.dim[1], (long long)rows);
+                       op->label, (long long)seq, (long long)rows);
     }
     return ZB_OK;
 }
@@ -64,6 +64,8 @@ static enum zb_status rotate(struct zb_emit *e, const struct zb_view *x,
         .heads = x->shape.dim[2],
         .head_dim = x->shape.dim[3],
         .half = e->in[1].shape.dim[1],
+        .n_pos = e->in[1].shape.dim[0],
+        .place = zb_emit_place(e, 0),
         .interleaved = e->op->u.rope.interleaved,
         .inverse = inverse,
         .cos = e->in[1].data,
@@ -168,16 +170,32 @@ struct zb_flops zb_attention_flops(const struct zb_graph *g,
     return cost;
 }
 
+/* The number in the whole model of the first head that this rank has. */
+static int64_t first_head(const struct zb_emit *e)
+{
+    int64_t n = zb_op_shape(e->graph, e->op, 0)->dim[2];
+    int rank = e->run->tp_rank;
+
+    if (e->graph->par.mode == ZB_SEQ_ALL_TO_ALL) {
+        rank = rank * e->graph->par.sp + e->run->sp_rank;
+    }
+    return rank * n;
+}
+
 static struct zb_k_attention_fwd forward_params(struct zb_emit *e)
 {
     const struct zb_attn_opts *o = &e->op->u.attention;
     const struct zb_view *q = &e->in[0], *k = &e->in[1], *v = &e->in[2];
+    const struct zb_view *out = &e->out[0], *lse = &e->out[1];
     struct zb_k_attention_fwd p = {
         .batch = q->shape.dim[0],
         .seq = q->shape.dim[1],
+        .kv_seq = k->shape.dim[1],
+        .whole = k->shape.dim[1],
         .q_heads = q->shape.dim[2],
         .kv_heads = k->shape.dim[2],
         .head_dim = q->shape.dim[3],
+        .first_head = first_head(e),
         .causal = o->causal,
         .scale = o->scale,
         .dropout = e->run->is_training ? o->dropout : 0.0,
@@ -186,14 +204,19 @@ static struct zb_k_attention_fwd forward_params(struct zb_emit *e)
         .q = q->data,
         .k = k->data,
         .v = v->data,
+        .q_batch = q->stride[0],
+        .k_batch = k->stride[0],
+        .v_batch = v->stride[0],
         .q_row = q->stride[1],
         .k_row = k->stride[1],
         .v_row = v->stride[1],
         .q_head = q->stride[2],
         .k_head = k->stride[2],
         .v_head = v->stride[2],
-        .out = e->out[0].data,
-        .lse = e->out[1].data,
+        .out = out->data,
+        .lse = lse->data,
+        .out_batch = out->stride[0],
+        .lse_row = lse->stride[1],
     };
 
     if (p.dropout > 0) {
@@ -219,6 +242,9 @@ enum zb_status zb_attention_backward_input(struct zb_emit *e)
         .dq = dq->data,
         .dk = dk->data,
         .dv = dv->data,
+        .dq_batch = dq->stride[0],
+        .dk_batch = dk->stride[0],
+        .dv_batch = dv->stride[0],
         .dq_row = dq->stride[1],
         .dk_row = dk->stride[1],
         .dv_row = dv->stride[1],

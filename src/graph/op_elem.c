@@ -214,6 +214,13 @@ int zb_dropout_shape(struct zb_graph *g, struct zb_op *op)
                          zb_shape_text(x).s);
         return -1;
     }
+    for (int i = 2; g->par.mode != ZB_SEQ_WHOLE && i < x->n_dims; i++) {
+        if (x->dim[i] < 0) {
+            zb_graph_mistake(g, op, "x %s is split in dimension %d, not 1",
+                             zb_shape_text(x).s, i);
+            return -1;
+        }
+    }
     return like_first(g, op);
 }
 
@@ -230,6 +237,9 @@ static enum zb_status drop(struct zb_emit *e, const struct zb_view *x,
     struct zb_k_dropout k = {
         .batch = x->shape.dim[0],
         .per_sample = zb_shape_elems(&x->shape) / x->shape.dim[0],
+        .cols = x->shape.n_dims > 1 ? zb_shape_elems(&x->shape) /
+                                          x->shape.dim[0] / x->shape.dim[1]
+                                    : 0,
         .p = e->run->is_training ? e->op->u.dropout.p : 0.0,
         .philox = zb_emit_philox(e),
         .x = x->data,
@@ -237,6 +247,9 @@ static enum zb_status drop(struct zb_emit *e, const struct zb_view *x,
         .y = y->data,
     };
 
+    if (k.cols > 0) {
+        k.place = zb_emit_place(e, 0);
+    }
     if (k.p > 0) {
         zb_emit_reads(e, k.philox.sample, (size_t)k.batch * sizeof(int64_t));
     }

@@ -247,14 +247,14 @@ enum zb_status zb_position_fits(const struct zb_graph *g,
                                 const struct zb_op *op,
                                 const struct zb_bind *max)
 {
-    struct zb_shape x = zb_shape_bind(zb_op_shape(g, op, 0), max);
+    int64_t seq = zb_least_seq(g, zb_op_shape(g, op, 0)->dim[1], max);
     int64_t rows = zb_op_shape(g, op, 1)->dim[0] - op->u.position.offset;
 
-    if (x.dim[1] > rows) {
+    if (seq > rows) {
         return zb_fail(ZB_EINVAL,
                        "%s: a sequence of %lld is longer than the %lld "
                        "positions of the table",
-                       op->label, (long long)x.dim[1], (long long)rows);
+                       op->label, (long long)seq, (long long)rows);
     }
     return ZB_OK;
 }
@@ -273,6 +273,8 @@ enum zb_status zb_position_forward(struct zb_emit *e)
         .seq = e->in[0].shape.dim[1],
         .cols = e->in[0].shape.dim[2],
         .offset = e->op->u.position.offset,
+        .n_pos = e->in[1].shape.dim[0],
+        .place = zb_emit_place(e, 0),
         .x = e->in[0].data,
         .table = e->in[1].data,
         .y = e->out[0].data,
@@ -288,6 +290,8 @@ enum zb_status zb_position_backward_weight(struct zb_emit *e)
         .seq = e->d_out.shape.dim[1],
         .cols = e->d_out.shape.dim[2],
         .offset = e->op->u.position.offset,
+        .n_pos = e->d_in[1].shape.dim[0],
+        .place = zb_emit_place(e, 0),
         .dy = e->d_out.data,
         .dtable = e->d_in[1].data,
     };

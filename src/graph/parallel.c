@@ -38,6 +38,21 @@ struct zb_bind zb_parallel_bind(const struct zb_parallel *par, int64_t rows,
     return bind;
 }
 
+int64_t zb_whole_seq(const struct zb_graph *g, int64_t dim,
+                     const struct zb_bind *max)
+{
+    if (dim >= 0) {
+        return dim;
+    }
+    return max->value[g->par.mode == ZB_SEQ_WHOLE ? -1 - dim : ZB_SYM_FULL];
+}
+
+int64_t zb_least_seq(const struct zb_graph *g, int64_t dim,
+                     const struct zb_bind *max)
+{
+    return zb_whole_seq(g, dim, max) - (zb_parallel_seq_multiple(&g->par) - 1);
+}
+
 struct zb_seq_place zb_parallel_place(const struct zb_parallel *par,
                                       int sp_rank, const struct zb_bind *bind)
 {

@@ -124,7 +124,8 @@ static enum zb_status use_device(void)
     struct zb_stream *stream = NULL;
     struct zb_event *event = NULL;
     zb_real x[4] = {1, 2, 3, 4}, y[4], lse[4];
-    struct zb_k_attention_fwd p = {.batch = 1, .seq = 4, .q_heads = 1,
+    struct zb_k_attention_fwd p = {.batch = 1, .seq = 4, .kv_seq = 4,
+                                   .whole = 4, .q_heads = 1, .lse_row = 4,
                                    .kv_heads = 1, .head_dim = 1, .scale = 1,
                                    .q = x, .k = x, .v = x, .q_row = 1,
                                    .k_row = 1, .v_row = 1, .out = y,
@@ -177,7 +178,8 @@ static void second_launch_of_a_shape_allocates_nothing(void)
     struct zb_device *dev;
     struct zb_stream *stream;
     zb_real x[64] = {0}, y[64], lse[64];
-    struct zb_k_attention_fwd attn = {.batch = 1, .seq = 8, .q_heads = 1,
+    struct zb_k_attention_fwd attn = {.batch = 1, .seq = 8, .kv_seq = 8,
+                                      .whole = 8, .q_heads = 1, .lse_row = 8,
                                       .kv_heads = 1, .head_dim = 8, .scale = 1,
                                       .q = x, .k = x, .v = x, .q_row = 8,
                                       .k_row = 8, .v_row = 8, .out = y,

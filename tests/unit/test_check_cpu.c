@@ -104,6 +104,9 @@ static enum zb_status attend(struct work *w)
     zb_real *a = w->arena;
     const struct zb_k_attention_fwd k = {.batch = 1,
                                          .seq = SEQ,
+                                         .kv_seq = SEQ,
+                                         .whole = SEQ,
+                                         .lse_row = SEQ,
                                          .q_heads = HEADS,
                                          .kv_heads = HEADS,
                                          .head_dim = HEAD_DIM,

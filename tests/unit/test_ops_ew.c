@@ -491,6 +491,55 @@ static void dropout_depends_on_sample_and_element_only(void)
     }
 }
 
+/* Parts drop what the whole does: rows of any width, runs that begin anywhere
+ * in a block of four numbers. */
+static void check_dropout_part(int64_t cols, int64_t len, int64_t first0,
+                               int64_t first1, int64_t seq)
+{
+    enum { WHOLE = 41, BATCH = 2 };
+    int64_t n = BATCH * WHOLE * cols, n_part = BATCH * seq * cols;
+    double *x = ops_zeros(n), *y = ops_zeros(n), *want = ops_zeros(n_part);
+    int64_t sample[BATCH] = {7, 3};
+    struct zb_k_dropout p = {.batch = BATCH, .per_sample = WHOLE * cols,
+                             .p = 0.4,
+                             .philox = {.seed = 5, .step = 1, .site = 8}};
+
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = 1;
+    }
+    p.philox.sample = ops_bytes(sizeof(sample), sample);
+    p.x = ops_reals(n, x);
+    p.y = ops_blank(n);
+    ops_run(ZB_K_dropout, &p, OPS_OUT(p.y), OPS_IN(p.x, p.philox.sample));
+    ops_get(p.y, n, y);
+    p.per_sample = seq * cols;
+    p.cols = cols;
+    p.place = (struct zb_k_place){len, {first0, first1}};
+    p.x = ops_reals(n_part, x);
+    p.y = ops_blank(n_part);
+    ops_run(ZB_K_dropout, &p, OPS_OUT(p.y), OPS_IN(p.x, p.philox.sample));
+    for (int64_t i = 0; i < n_part; i++) {
+        int64_t b = i / cols / seq, t = i / cols % seq;
+        int64_t row = t < len ? first0 + t : first1 + t - len;
+
+        want[i] = y[(b * WHOLE + row) * cols + i % cols];
+    }
+    ops_expect("dropout", p.y, n_part, want, 0);
+}
+
+static void dropout_of_part_is_that_of_whole(void)
+{
+    static const int64_t cols[] = {1, 3, 7, 64, 67};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(cols); i++) {
+        ops_open(backend, 1);
+        check_dropout_part(cols[i], 5, 10, 30, 10);
+        check_dropout_part(cols[i], 0, 13, 13, 13);
+        check_dropout_part(cols[i], 9, 3, 31, 12);
+        ops_close();
+    }
+}
+
 static void dropout_keeps_mean_and_share(void)
 {
     enum { N = 100000 };
@@ -703,6 +752,7 @@ int main(void)
         ZBT_CASE(xent_of_large_logits_does_not_overflow),
         ZBT_CASE(sums_are_kept_in_double),
         ZBT_CASE(dropout_depends_on_sample_and_element_only),
+        ZBT_CASE(dropout_of_part_is_that_of_whole),
         ZBT_CASE(dropout_keeps_mean_and_share),
         ZBT_CASE(normal_numbers_have_normal_moments),
         ZBT_CASE(normal_number_depends_on_element_only),

@@ -185,6 +185,7 @@ static zb_real *half_table(const char *name)
 static void check_rope(const char *which, int64_t heads)
 {
     struct zb_k_rope p = {.batch = 2, .seq = 7, .heads = heads, .head_dim = 8,
+                          .n_pos = 7,
                           .half = 4, .x_row = heads * 8, .x_head = 8,
                           .y_row = heads * 8, .y_head = 8};
     char name[64];
@@ -224,10 +225,14 @@ static const char *named(const char *op, const char *tensor)
 static void check_attention(const char *op, int has_mask)
 {
     struct zb_k_attention_fwd f = {
-        .batch = 2, .seq = 13, .q_heads = 4, .kv_heads = 2, .head_dim = 8,
-        .causal = 1, .scale = 1 / sqrt(8), .q_row = 32, .k_row = 16,
-        .v_row = 16, .q_head = 8, .k_head = 8, .v_head = 8};
-    struct zb_k_attention_bwd b = {.dq_row = 32, .dk_row = 16, .dv_row = 16,
+        .batch = 2, .seq = 13, .kv_seq = 13, .whole = 13, .q_heads = 4,
+        .kv_heads = 2, .head_dim = 8, .causal = 1, .scale = 1 / sqrt(8),
+        .q_batch = 13 * 32, .k_batch = 13 * 16, .v_batch = 13 * 16,
+        .q_row = 32, .k_row = 16, .v_row = 16, .q_head = 8, .k_head = 8,
+        .v_head = 8, .out_batch = 13 * 32, .lse_row = 13};
+    struct zb_k_attention_bwd b = {.dq_batch = 13 * 32, .dk_batch = 13 * 16,
+                                   .dv_batch = 13 * 16,
+                                   .dq_row = 32, .dk_row = 16, .dv_row = 16,
                                    .dq_head = 8, .dk_head = 8, .dv_head = 8};
 
     f.q = input(named(op, "q"));

@@ -367,9 +367,10 @@ static void check_position(int64_t batch, int64_t seq, int64_t cols)
     double *x = ops_random(&rng, n, -1, 1), *dy = ops_random(&rng, n, -1, 1);
     double *table = ops_random(&rng, n_table, -1, 1);
     double *dtable = ops_random(&rng, n_table, -1, 1), *y = ops_zeros(n);
-    struct zb_k_position_fwd f = {batch, seq,  cols, offset,
-                                  NULL,  NULL, NULL};
-    struct zb_k_position_bwd_w w = {batch, seq, cols, offset, NULL, NULL};
+    struct zb_k_position_fwd f = {.batch = batch, .seq = seq, .cols = cols,
+                                  .offset = offset, .n_pos = seq + 5};
+    struct zb_k_position_bwd_w w = {.batch = batch, .seq = seq, .cols = cols,
+                                    .offset = offset, .n_pos = seq + 5};
 
     f.x = ops_reals(n, x);
     f.table = ops_reals(n_table, table);
@@ -435,7 +436,7 @@ static void check_rope(const struct rope_shape *s)
     struct zbt_rng rng = {8};
     struct zb_k_rope p = {.batch = s->batch, .seq = s->seq, .heads = s->heads,
                           .head_dim = s->dim, .half = s->half,
-                          .interleaved = s->interleaved};
+                          .n_pos = s->seq, .interleaved = s->interleaved};
     int64_t rows = s->batch * s->seq, n_x, n_y;
     double *x, *y, *c = ops_zeros(s->seq * s->half + 1);
     double *sn = ops_zeros(s->seq * s->half + 1);
@@ -486,6 +487,95 @@ static void rope_turns_pairs_and_back(void)
     }
 }
 
+/* ---- parts of sequences ------------------------------------------------- */
+
+/* Two samples of 5 rows of a sequence of 13: 4, 5, 6 and 11, 12. */
+enum { P_BATCH = 2, P_PART = 5, P_WHOLE = 13, P_COLS = 6 };
+static const struct zb_k_place place = {3, {4, 11}};
+static const int64_t place_row[P_PART] = {4, 5, 6, 11, 12};
+
+/* Every row's own number of table rows: 12 leave the last one past the end. */
+static void check_part_position(int64_t n_pos)
+{
+    struct zbt_rng rng = {16};
+    int64_t n = P_BATCH * P_PART * P_COLS, n_table = n_pos * P_COLS;
+    double *x = ops_random(&rng, n, -1, 1), *y = ops_zeros(n);
+    double *table = ops_random(&rng, n_table, -1, 1);
+    double *dtable = ops_random(&rng, n_table, -1, 1);
+    struct zb_k_position_fwd f = {.batch = P_BATCH, .seq = P_PART,
+                                  .cols = P_COLS, .offset = 1, .n_pos = n_pos,
+                                  .place = place};
+    struct zb_k_position_bwd_w w = {.batch = P_BATCH, .seq = P_PART,
+                                    .cols = P_COLS, .offset = 1,
+                                    .n_pos = n_pos, .place = place};
+
+    f.x = ops_reals(n, x);
+    f.table = ops_reals(n_table, table);
+    f.y = ops_blank(n);
+    w.dy = f.x;
+    w.dtable = ops_reals(n_table, dtable);
+    ops_run(ZB_K_position_fwd, &f, OPS_OUT(f.y), OPS_IN(f.x, f.table));
+    ops_run(ZB_K_position_bwd_w, &w, OPS_OUT(w.dtable), OPS_IN(w.dy));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = 1 + place_row[i / P_COLS % P_PART];
+        int64_t at = (row < n_pos ? row : n_pos - 1) * P_COLS + i % P_COLS;
+
+        y[i] = x[i] + table[at];
+        dtable[at] += row < n_pos ? x[i] : 0;
+    }
+    ops_expect("position_fwd", f.y, n, y, OPS_TOL(1e-7, 1e-15));
+    ops_expect("position_bwd_w", w.dtable, n_table, dtable,
+               OPS_TOL(1e-6, 1e-14));
+}
+
+static void positions_of_part_are_rows_of_whole(void)
+{
+    ops_open(backend, 1);
+    check_part_position(P_WHOLE + 1);
+    check_part_position(P_WHOLE);
+    ops_close();
+}
+
+/* Rope over the whole, and over a part of the same rows. */
+static void rope_of_part_turns_as_in_whole(void)
+{
+    struct zbt_rng rng = {17};
+    int64_t n = P_BATCH * P_WHOLE * P_COLS, n_part = P_BATCH * P_PART * P_COLS;
+    struct zb_k_rope p = {.batch = P_BATCH, .seq = P_WHOLE, .heads = 1,
+                          .head_dim = P_COLS, .half = 3, .n_pos = P_WHOLE,
+                          .x_row = P_COLS, .x_head = P_COLS, .y_row = P_COLS,
+                          .y_head = P_COLS};
+    double *x, *y, *part;
+
+    ops_open(backend, 1);
+    x = ops_random(&rng, n, -1, 1);
+    y = ops_zeros(n);
+    part = ops_zeros(n_part);
+    p.cos = ops_reals(P_WHOLE * 3, ops_random(&rng, P_WHOLE * 3, -1, 1));
+    p.sin = ops_reals(P_WHOLE * 3, ops_random(&rng, P_WHOLE * 3, -1, 1));
+    p.x = ops_reals(n, x);
+    p.y = ops_blank(n);
+    ops_run(ZB_K_rope, &p, OPS_OUT(p.y), OPS_IN(p.x, p.cos, p.sin));
+    ops_get(p.y, n, y);
+    for (int64_t i = 0; i < n_part; i++) {
+        int64_t b = i / P_COLS / P_PART, t = place_row[i / P_COLS % P_PART];
+
+        part[i] = x[(b * P_WHOLE + t) * P_COLS + i % P_COLS];
+    }
+    p.seq = P_PART;
+    p.place = place;
+    p.x = ops_reals(n_part, part);
+    p.y = ops_blank(n_part);
+    ops_run(ZB_K_rope, &p, OPS_OUT(p.y), OPS_IN(p.x, p.cos, p.sin));
+    for (int64_t i = 0; i < n_part; i++) {
+        int64_t b = i / P_COLS / P_PART, t = place_row[i / P_COLS % P_PART];
+
+        part[i] = y[(b * P_WHOLE + t) * P_COLS + i % P_COLS];
+    }
+    ops_expect("rope", p.y, n_part, part, 0);
+    ops_close();
+}
+
 /* ---- threads ------------------------------------------------------------ */
 
 static void run_large(int which)
@@ -528,6 +618,8 @@ int main(void)
         ZBT_CASE(embedding_skips_ids_outside_and_padding),
         ZBT_CASE(positions_start_at_offset_in_every_row),
         ZBT_CASE(rope_turns_pairs_and_back),
+        ZBT_CASE(positions_of_part_are_rows_of_whole),
+        ZBT_CASE(rope_of_part_turns_as_in_whole),
         ZBT_CASE(number_of_threads_does_not_change_a_bit),
     };
     int bad = 0;

@@ -16,11 +16,56 @@ static int64_t min_of(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+int64_t zb_attn_q_at(const struct attn_tile *t)
+{
+    return t->b * t->p->q_batch + t->i0 * t->p->q_row + t->h * t->p->q_head;
+}
+
+int64_t zb_attn_out_at(const struct attn_tile *t)
+{
+    int64_t row = t->p->q_heads * t->p->head_dim;
+
+    return t->b * t->p->out_batch + t->i0 * row + t->h * t->p->head_dim;
+}
+
+int64_t zb_attn_lse_at(const struct attn_tile *t)
+{
+    return (t->b * t->p->q_heads + t->h) * t->p->lse_row + t->i0;
+}
+
+const zb_real *zb_attn_keys(const struct attn_tile *t, int64_t j)
+{
+    return t->p->k + t->b * t->p->k_batch + j * t->p->k_row +
+           t->kv * t->p->k_head;
+}
+
+const zb_real *zb_attn_values(const struct attn_tile *t, int64_t j)
+{
+    return t->p->v + t->b * t->p->v_batch + j * t->p->v_row +
+           t->kv * t->p->v_head;
+}
+
+/* How many of the tile's queries, its first ones, have no key in the whole
+ * sequence. */
+static int64_t count_dead(const struct attn_tile *t)
+{
+    const struct zb_k_attention_fwd *p = t->p;
+    const int32_t *mask = p->key_mask + t->b * p->whole;
+    int64_t first = 0;
+
+    while (first < p->whole && mask[first] == 0) {
+        first++;
+    }
+    if (!p->causal) {
+        return first == p->whole ? t->n : 0;
+    }
+    first -= p->q_first + t->i0;
+    return min_of(first > 0 ? first : 0, t->n);
+}
+
 void zb_attn_tile_init(struct attn_tile *t, const struct zb_k_attention_fwd *p,
                        int64_t b, int64_t h, int64_t i0)
 {
-    int64_t first = 0;
-
     t->p = p;
     t->b = b;
     t->h = h;
@@ -28,14 +73,13 @@ void zb_attn_tile_init(struct attn_tile *t, const struct zb_k_attention_fwd *p,
     t->i0 = i0;
     t->n = min_of(p->seq - i0, ATTN_QUERIES);
     t->n_pad = zb_vec_round(t->n);
-    t->mask = p->key_mask != NULL ? p->key_mask + b * p->seq : NULL;
-    while (t->mask != NULL && first < p->seq && t->mask[first] == 0) {
-        first++;
-    }
-    if (p->causal) {
-        t->n_dead = min_of(first > i0 ? first - i0 : 0, t->n);
-    } else {
-        t->n_dead = first == p->seq ? t->n : 0;
+    t->last = p->q_first + i0 - p->k_first;
+    t->n_keys = p->causal ? min_of(t->last + t->n, p->kv_seq) : p->kv_seq;
+    t->mask = NULL;
+    t->n_dead = 0;
+    if (p->key_mask != NULL) {
+        t->mask = p->key_mask + b * p->whole + p->k_first;
+        t->n_dead = count_dead(t);
     }
 }
 
@@ -48,12 +92,18 @@ int zb_attn_first_block(const struct attn_tile *t, struct attn_block *k)
 
 int zb_attn_next_block(const struct attn_tile *t, struct attn_block *k)
 {
-    int64_t end = t->p->causal ? t->i0 + t->n : t->p->seq;
+    int64_t most = ATTN_KEYS;
 
     k->j0 += k->n;
-    k->is_diagonal = t->p->causal && k->j0 >= t->i0;
-    k->skip = k->is_diagonal ? (k->j0 - t->i0) / ZB_VEC * ZB_VEC : 0;
-    k->n = min_of(end - k->j0, k->is_diagonal ? ATTN_DIAG : ATTN_KEYS);
+    k->is_diagonal = t->p->causal && k->j0 >= t->last;
+    k->skip = 0;
+    if (k->is_diagonal) {
+        k->skip = (k->j0 - t->last) / ZB_VEC * ZB_VEC;
+        most = ATTN_DIAG;
+    } else if (t->p->causal) {
+        most = min_of(most, t->last - k->j0);
+    }
+    k->n = min_of(t->n_keys - k->j0, most);
     return k->n > 0;
 }
 
@@ -82,7 +132,9 @@ static void forbid(const struct attn_tile *t, const struct attn_block *k,
             }
         }
         if (k->is_diagonal) {
-            for (int64_t i = k->skip; i < k->j0 + j - t->i0; i++) {
+            int64_t n_before = min_of(k->j0 + j - t->last, t->n_pad);
+
+            for (int64_t i = k->skip; i < n_before; i++) {
                 row[i] = ATTN_NEVER;
             }
         }
@@ -93,9 +145,7 @@ void zb_attn_scores(const struct attn_tile *t, const struct attn_block *k,
                     const zb_real *qt, zb_real *s)
 {
     const struct zb_k_attention_fwd *p = t->p;
-    struct zb_tile_a keys = {p->k + (t->b * p->seq + k->j0) * p->k_row +
-                                 t->kv * p->k_head,
-                             p->k_row, 1};
+    struct zb_tile_a keys = {zb_attn_keys(t, k->j0), p->k_row, 1};
 
     zb_tile_gemm(k->n, t->n_pad - k->skip, p->head_dim, keys, qt + k->skip,
                  ATTN_QUERIES, s + k->skip, ATTN_QUERIES, 0);
@@ -105,22 +155,25 @@ void zb_attn_scores(const struct attn_tile *t, const struct attn_block *k,
 }
 
 /* Blocks of four random numbers lie along the keys: the block of key j of query
- * i of head h is (h * seq + i) * ceil(seq / 4) + j / 4. */
-void zb_attn_dropout(const struct attn_tile *t, const struct attn_block *k,
-                     zb_real *factor)
+ * i of head h is (h * whole + i) * ceil(whole / 4) + j / 4, all counted in the
+ * whole model. */
+int64_t zb_attn_dropout(const struct attn_tile *t, const struct attn_block *k,
+                        zb_real *drawn)
 {
     const struct zb_k_attention_fwd *p = t->p;
     struct zb_philox_key key = zb_philox_site_key(
         p->philox.seed, p->philox.step, p->philox.site);
     uint64_t sample = (uint64_t)p->philox.sample[t->b];
-    uint64_t per_row = (uint64_t)(p->seq + 3) / 4;
-    uint64_t first_row = (uint64_t)(t->h * p->seq + t->i0);
+    uint64_t per_row = (uint64_t)(p->whole + 3) / 4;
+    uint64_t first_row =
+        (uint64_t)((p->first_head + t->h) * p->whole + p->q_first + t->i0);
+    int64_t j0 = p->k_first + k->j0, lead = j0 % 4;
     uint32_t limit = zb_drop_limit(p->dropout);
     zb_real keep = (zb_real)(1.0 / (1.0 - p->dropout));
 
-    for (int64_t j = 0; j < k->n; j += 4) {
-        zb_real *row = factor + j * ATTN_QUERIES;
-        uint64_t first = first_row * per_row + (uint64_t)(k->j0 + j) / 4;
+    for (int64_t j = 0; j < lead + k->n; j += 4) {
+        zb_real *row = drawn + j * ATTN_QUERIES;
+        uint64_t first = first_row * per_row + (uint64_t)(j0 + j) / 4;
 
         ZB_EACH(i, ATTN_QUERIES) {
             struct zb_philox_out x =
@@ -132,12 +185,13 @@ void zb_attn_dropout(const struct attn_tile *t, const struct attn_block *k,
             row[i + 3 * ATTN_QUERIES] = x.x3 >= limit ? keep : ZB_R(0);
         }
     }
+    return lead;
 }
 
 /* One thread's working memory. */
 struct fwd_scratch {
     zb_real s[ATTN_KEYS][ATTN_QUERIES];
-    zb_real factor[ATTN_KEYS][ATTN_QUERIES];
+    zb_real factor[ATTN_DRAWN][ATTN_QUERIES];
     zb_real top[ATTN_QUERIES];   /* running maximum */
     zb_real sum[ATTN_QUERIES];   /* running sum of exponentials */
     zb_real shrink[ATTN_QUERIES];
@@ -182,18 +236,17 @@ static void add_block(const struct attn_tile *t, const struct attn_block *k,
                       const zb_real *qt, zb_real *ot, struct fwd_scratch *w)
 {
     const struct zb_k_attention_fwd *p = t->p;
-    struct zb_tile_a values = {p->v + (t->b * p->seq + k->j0) * p->v_row +
-                                   t->kv * p->v_head,
-                               1, p->v_row};
+    struct zb_tile_a values = {zb_attn_values(t, k->j0), 1, p->v_row};
     int64_t n = t->n_pad - k->skip;
 
     zb_attn_scores(t, k, qt, w->s[0]);
     weigh(k, t->n_pad, w);
     if (p->dropout > 0) {
-        zb_attn_dropout(t, k, w->factor[0]);
+        int64_t first = zb_attn_dropout(t, k, w->factor[0]);
+
         for (int64_t j = 0; j < k->n; j++) {
             zb_real *s = w->s[j] + k->skip;
-            const zb_real *factor = w->factor[j] + k->skip;
+            const zb_real *factor = w->factor[first + j] + k->skip;
 
             ZB_EACH(i, n) {
                 s[i] *= factor[i];
@@ -217,9 +270,13 @@ static void finish(const struct attn_tile *t, zb_real *ot,
 {
     const struct zb_k_attention_fwd *p = t->p;
     int64_t row = p->q_heads * p->head_dim;
-    zb_real *lse = p->lse + (t->b * p->q_heads + t->h) * p->seq + t->i0;
-    zb_real *out = p->out + (t->b * p->seq + t->i0) * row + t->h * p->head_dim;
+    zb_real *lse = p->lse + zb_attn_lse_at(t);
+    zb_real *out = p->out + zb_attn_out_at(t);
 
+    /* Queries that are before all of these keys. */
+    for (int64_t i = 0; i < t->n_pad && i < -t->last && w->sum[i] == 0; i++) {
+        w->sum[i] = 1;
+    }
     ZB_EACH(i, t->n) {
         lse[i] = w->top[i] + zb_log(w->sum[i]);
     }
@@ -240,10 +297,7 @@ static void forward_tile(const struct attn_tile *t, struct fwd_scratch *w)
     zb_real *qt = w->columns, *ot = qt + p->head_dim * ATTN_QUERIES;
     struct attn_block k;
 
-    zb_attn_load_columns(t,
-                         p->q + (t->b * p->seq + t->i0) * p->q_row +
-                             t->h * p->q_head,
-                         p->q_row, qt);
+    zb_attn_load_columns(t, p->q + zb_attn_q_at(t), p->q_row, qt);
     zb_attn_query_scales(t, w->shrink);
     for (int64_t d = 0; d < p->head_dim; d++) {
         ZB_EACH(i, t->n_pad) {
@@ -290,7 +344,54 @@ enum zb_status zb_cpu_attention_fwd(struct zb_device *dev, const void *params)
         dev, sizeof(struct fwd_scratch) +
                  2 * (size_t)p->head_dim * ATTN_QUERIES * sizeof(zb_real)));
     zb_cpu_for(dev, p->batch * p->q_heads * n_tiles(p), 1,
-               0.1 * ATTN_QUERIES * (double)(p->seq * p->head_dim),
+               0.1 * ATTN_QUERIES * (double)(p->kv_seq * p->head_dim),
                forward_part, p);
+    return ZB_OK;
+}
+
+static void merge_rows(const struct zb_k_attention_merge *p, int64_t b,
+                       int64_t i)
+{
+    int64_t row = p->heads * p->head_dim;
+    zb_real *out = p->out + b * p->out_batch + i * row;
+    const zb_real *more = p->more + (b * p->seq + i) * row;
+
+    for (int64_t h = 0; h < p->heads; h++) {
+        zb_real *lse = p->lse + (b * p->heads + h) * p->lse_row + i;
+        zb_real x = p->more_lse[(b * p->heads + h) * p->seq + i];
+        zb_real top = *lse > x ? *lse : x;
+        zb_real mine = zb_exp(*lse - top), other = zb_exp(x - top);
+        zb_real share = ZB_R(1) / (mine + other);
+
+        *lse = top + zb_log(mine + other);
+        mine *= share;
+        other *= share;
+        ZB_EACH(d, p->head_dim) {
+            out[d] = mine * out[d] + other * more[d];
+        }
+        out += p->head_dim;
+        more += p->head_dim;
+    }
+}
+
+static void merge_part(const struct zb_device *dev, const void *arg,
+                       int64_t begin, int64_t end, int thread)
+{
+    const struct zb_k_attention_merge *p = arg;
+
+    (void)dev;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++) {
+        merge_rows(p, r / p->seq, r % p->seq);
+    }
+}
+
+enum zb_status zb_cpu_attention_merge(struct zb_device *dev, const void *params)
+{
+    const struct zb_k_attention_merge *p = params;
+
+    zb_cpu_for(dev, p->batch * p->seq, 1,
+               (double)p->heads * (10 + 0.4 * (double)p->head_dim), merge_part,
+               p);
     return ZB_OK;
 }

@@ -8,7 +8,8 @@
  * no step across a vector, and all six products are the one of cpu_tile.h.
  *
  * Causal blocks on the diagonal are ATTN_DIAG keys wide, and their products
- * begin at the first query that sees any of their keys (`skip`).
+ * begin at the first query that sees any of their keys (`skip`). Where queries
+ * and keys are different parts of a sequence, the diagonal may begin anywhere.
  */
 #ifndef ZB_CPU_ATTN_H
 #define ZB_CPU_ATTN_H
@@ -19,6 +20,10 @@
 #define ATTN_QUERIES 64 /* queries of a tile */
 #define ATTN_KEYS 64    /* keys of a block */
 #define ATTN_DIAG 16
+
+/* Rows for the factors of dropout: its blocks of four may begin before a block
+ * of keys and end behind it. */
+#define ATTN_DRAWN (ATTN_KEYS + 8)
 
 /* The score of a key that a query may not see: far below any true score, but a
  * number, so that no difference of scores is undefined. */
@@ -31,6 +36,9 @@ struct attn_tile {
     int64_t i0, n;  /* its queries */
     int64_t n_pad;  /* n in whole vectors; queries past n hold zeros */
     int64_t n_dead; /* its first n_dead queries see no key by the key mask */
+    int64_t n_keys; /* its queries see none of the keys from here on */
+    int64_t last;   /* the last key that causality shows to query 0; may be
+                       negative, or past the keys */
     const int32_t *mask; /* of the sample's keys, or NULL */
 };
 
@@ -40,6 +48,13 @@ struct attn_block {
     int64_t skip;  /* first query (in the tile) that the products cover */
     int is_diagonal;
 };
+
+/* Where the tile's first query and a key lie. */
+int64_t zb_attn_q_at(const struct attn_tile *t);
+int64_t zb_attn_out_at(const struct attn_tile *t);
+int64_t zb_attn_lse_at(const struct attn_tile *t);
+const zb_real *zb_attn_keys(const struct attn_tile *t, int64_t j);
+const zb_real *zb_attn_values(const struct attn_tile *t, int64_t j);
 
 void zb_attn_tile_init(struct attn_tile *t, const struct zb_k_attention_fwd *p,
                        int64_t b, int64_t h, int64_t i0);
@@ -61,8 +76,9 @@ void zb_attn_load_columns(const struct attn_tile *t, const zb_real *x,
 void zb_attn_scores(const struct attn_tile *t, const struct attn_block *k,
                     const zb_real *qt, zb_real *s);
 
-/* factor[j][i] = 0 or 1 / (1 - dropout). */
-void zb_attn_dropout(const struct attn_tile *t, const struct attn_block *k,
-                     zb_real *factor);
+/* The factors, 0 or 1 / (1 - dropout), in drawn[ATTN_DRAWN][ATTN_QUERIES];
+ * returns the row of the block's first key. */
+int64_t zb_attn_dropout(const struct attn_tile *t, const struct attn_block *k,
+                        zb_real *drawn);
 
 #endif

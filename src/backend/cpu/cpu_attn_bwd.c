@@ -15,7 +15,7 @@
 struct bwd_scratch {
     zb_real p[ATTN_KEYS][ATTN_QUERIES];  /* weights, then those kept */
     zb_real ds[ATTN_KEYS][ATTN_QUERIES]; /* gradient of weights, of scores */
-    zb_real factor[ATTN_KEYS][ATTN_QUERIES];
+    zb_real factor[ATTN_DRAWN][ATTN_QUERIES];
     zb_real lse[ATTN_QUERIES];
     zb_real delta[ATTN_QUERIES]; /* sum over keys of p times its gradient */
     zb_real scale[ATTN_QUERIES];
@@ -77,10 +77,9 @@ static void load_tile(const struct attn_tile *t,
 {
     const struct zb_k_attention_fwd *p = t->p;
     int64_t out_row = p->q_heads * p->head_dim;
-    int64_t at = (t->b * p->seq + t->i0) * out_row + t->h * p->head_dim;
-    const zb_real *q =
-        p->q + (t->b * p->seq + t->i0) * p->q_row + t->h * p->q_head;
-    const zb_real *lse = p->lse + (t->b * p->q_heads + t->h) * p->seq + t->i0;
+    int64_t at = zb_attn_out_at(t);
+    const zb_real *q = p->q + zb_attn_q_at(t);
+    const zb_real *lse = p->lse + zb_attn_lse_at(t);
 
     zb_attn_query_scales(t, w->scale);
     zb_attn_load_columns(t, q, p->q_row, o->qt);
@@ -115,13 +114,11 @@ static void weigh(const struct attn_tile *t, const struct attn_block *k,
     const zb_real *lse = w->lse + k->skip, *delta = w->delta + k->skip;
     int64_t n = t->n_pad - k->skip;
     int has_dropout = t->p->dropout > 0;
+    int64_t first = has_dropout ? zb_attn_dropout(t, k, w->factor[0]) : 0;
 
-    if (has_dropout) {
-        zb_attn_dropout(t, k, w->factor[0]);
-    }
     for (int64_t j = 0; j < k->n; j++) {
         zb_real *p = w->p[j] + k->skip, *ds = w->ds[j] + k->skip;
-        const zb_real *factor = w->factor[j] + k->skip;
+        const zb_real *factor = w->factor[first + j] + k->skip;
 
         if (has_dropout) {
             ZB_EACH(i, n) {
@@ -144,11 +141,13 @@ static void add_block(const struct attn_tile *t, const struct attn_block *k,
                       const struct operands *o, struct bwd_scratch *w)
 {
     const struct zb_k_attention_fwd *p = t->p;
-    int64_t n = t->n_pad - k->skip, row = t->b * p->seq + k->j0;
-    const zb_real *keys = p->k + row * p->k_row + t->kv * p->k_head;
-    const zb_real *values = p->v + row * p->v_row + t->kv * p->v_head;
-    zb_real *dk = bwd->dk + row * bwd->dk_row + t->kv * bwd->dk_head;
-    zb_real *dv = bwd->dv + row * bwd->dv_row + t->kv * bwd->dv_head;
+    int64_t n = t->n_pad - k->skip;
+    const zb_real *keys = zb_attn_keys(t, k->j0);
+    const zb_real *values = zb_attn_values(t, k->j0);
+    zb_real *dk = bwd->dk + t->b * bwd->dk_batch + k->j0 * bwd->dk_row +
+                  t->kv * bwd->dk_head;
+    zb_real *dv = bwd->dv + t->b * bwd->dv_batch + k->j0 * bwd->dv_row +
+                  t->kv * bwd->dv_head;
     zb_real *weight = w->p[0] + k->skip, *ds = w->ds[0] + k->skip;
 
     zb_attn_scores(t, k, o->qt, w->p[0]);
@@ -164,6 +163,31 @@ static void add_block(const struct attn_tile *t, const struct attn_block *k,
                  o->q + k->skip * o->d_pad, o->d_pad, dk, bwd->dk_row, 1);
     zb_tile_gemm(p->head_dim, n, k->n, (struct zb_tile_a){keys, 1, p->k_row},
                  ds, ATTN_QUERIES, o->dqt + k->skip, ATTN_QUERIES, 1);
+}
+
+/* dq of the tile, from columns; what was there stays when adding. The tile's
+ * rows of q are no longer needed. */
+static void store_dq(const struct attn_tile *t,
+                     const struct zb_k_attention_bwd *bwd,
+                     const struct operands *o)
+{
+    int64_t n_d = t->p->head_dim;
+    zb_real *dq = bwd->dq + t->b * bwd->dq_batch + t->i0 * bwd->dq_row +
+                  t->h * bwd->dq_head;
+
+    if (!bwd->add_q) {
+        zb_tile_transpose(n_d, t->n, o->dqt, ATTN_QUERIES, dq, bwd->dq_row, 0);
+        return;
+    }
+    zb_tile_transpose(n_d, t->n, o->dqt, ATTN_QUERIES, o->q, o->d_pad, 0);
+    for (int64_t i = 0; i < t->n; i++) {
+        zb_real *row = dq + i * bwd->dq_row;
+        const zb_real *more = o->q + i * o->d_pad;
+
+        ZB_EACH(d, n_d) {
+            row[d] += more[d];
+        }
+    }
 }
 
 static void backward_tile(const struct attn_tile *t,
@@ -185,10 +209,7 @@ static void backward_tile(const struct attn_tile *t,
             o.dqt[d * ATTN_QUERIES + i] *= w->scale[i];
         }
     }
-    zb_tile_transpose(p->head_dim, t->n, o.dqt, ATTN_QUERIES,
-                      bwd->dq + (t->b * p->seq + t->i0) * bwd->dq_row +
-                          t->h * bwd->dq_head,
-                      bwd->dq_row, 0);
+    store_dq(t, bwd, &o);
 }
 
 static void clear_rows(zb_real *x, int64_t rows, int64_t row, int64_t n)
@@ -209,10 +230,12 @@ static void backward_part(const struct zb_device *dev, const void *arg,
     for (int64_t u = begin; u < end; u++) {
         int64_t b = u / p->kv_heads, kv = u % p->kv_heads;
 
-        clear_rows(bwd->dk + b * p->seq * bwd->dk_row + kv * bwd->dk_head,
-                   p->seq, bwd->dk_row, p->head_dim);
-        clear_rows(bwd->dv + b * p->seq * bwd->dv_row + kv * bwd->dv_head,
-                   p->seq, bwd->dv_row, p->head_dim);
+        if (!bwd->add_kv) {
+            clear_rows(bwd->dk + b * bwd->dk_batch + kv * bwd->dk_head,
+                       p->kv_seq, bwd->dk_row, p->head_dim);
+            clear_rows(bwd->dv + b * bwd->dv_batch + kv * bwd->dv_head,
+                       p->kv_seq, bwd->dv_row, p->head_dim);
+        }
         for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
             for (int64_t i = 0; i < p->seq; i += ATTN_QUERIES) {
                 zb_attn_tile_init(&t, p, b, h, i);
@@ -229,7 +252,7 @@ enum zb_status zb_cpu_attention_bwd(struct zb_device *dev, const void *params)
 
     ZB_TRY(zb_cpu_scratch_reserve(dev, scratch_bytes(p->head_dim)));
     zb_cpu_for(dev, p->batch * p->kv_heads, 1,
-               0.1 * (double)(p->seq * p->seq * p->head_dim), backward_part,
+               0.1 * (double)(p->seq * p->kv_seq * p->head_dim), backward_part,
                bwd);
     return ZB_OK;
 }

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/cpu_int.h"
 #include "kern/norm.h"
+#include "kern/place.h"
 
 #define COL_ALIGN 16
 #define COL_BLOCK 256 /* columns that are summed together */
@@ -190,9 +191,11 @@ static void position_bwd_w_part(const struct zb_device *dev, const void *arg,
     (void)dev;
     (void)thread;
     for (int64_t t = begin; t < end; t++) {
-        zb_real *dtable = p->dtable + (p->offset + t) * p->cols;
+        int64_t row =
+            p->offset + zb_place_row(p->place.len, p->place.first, t);
+        zb_real *dtable = p->dtable + row * p->cols;
 
-        for (int64_t b = 0; b < p->batch; b++) {
+        for (int64_t b = 0; row < p->n_pos && b < p->batch; b++) {
             const zb_real *dy = p->dy + (b * p->seq + t) * p->cols;
 
             ZB_EACH(i, p->cols) {

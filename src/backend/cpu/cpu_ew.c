@@ -236,27 +236,30 @@ enum zb_status zb_cpu_scale(struct zb_device *dev, const void *params)
  * pieces of whole blocks. */
 #define DROP_BLOCKS 64
 
-static void dropout_sample(const struct zb_k_dropout *p, int64_t b)
+/* `n_all` elements from `at` of the tensors on, which in their sample are those
+ * from `first` on. */
+static void drop_run(const struct zb_k_dropout *p, int64_t sample, int64_t at,
+                     int64_t first, int64_t n_all)
 {
     struct zb_philox_key key = zb_philox_site_key(
         p->philox.seed, p->philox.step, p->philox.site);
     uint32_t limit = zb_drop_limit(p->p);
     zb_real keep = (zb_real)(1.0 / (1.0 - p->p));
-    zb_real factor[4 * DROP_BLOCKS];
-    int64_t sample = p->philox.sample[b];
+    zb_real drawn[4 * DROP_BLOCKS + 4];
+    const zb_real *factor = drawn + first % 4;
 
-    for (int64_t i0 = 0; i0 < p->per_sample; i0 += 4 * DROP_BLOCKS) {
-        int64_t left = p->per_sample - i0, at = b * p->per_sample + i0;
+    for (int64_t i0 = 0; i0 < n_all; i0 += 4 * DROP_BLOCKS) {
+        int64_t left = n_all - i0, block = (first + i0) / 4;
         int64_t n = left < 4 * DROP_BLOCKS ? left : 4 * DROP_BLOCKS;
-        const zb_real *x = p->x + at;
-        zb_real *y = p->y + at;
+        const zb_real *x = p->x + at + i0;
+        zb_real *y = p->y + at + i0;
 
-        ZB_EACH(k, (n + 3) / 4) {
-            zb_drop_block(key, sample, (uint64_t)(i0 / 4 + k), limit, keep,
-                          factor + 4 * k);
+        ZB_EACH(k, (first % 4 + n + 3) / 4) {
+            zb_drop_block(key, sample, (uint64_t)(block + k), limit, keep,
+                          drawn + 4 * k);
         }
         if (p->addend != NULL) {
-            const zb_real *addend = p->addend + at;
+            const zb_real *addend = p->addend + at + i0;
 
             ZB_EACH(i, n) {
                 y[i] = addend[i] + x[i] * factor[i];
@@ -267,6 +270,18 @@ static void dropout_sample(const struct zb_k_dropout *p, int64_t b)
             }
         }
     }
+}
+
+static void dropout_sample(const struct zb_k_dropout *p, int64_t b)
+{
+    int64_t at = b * p->per_sample, n0 = p->place.len * p->cols;
+
+    if (n0 > p->per_sample) {
+        n0 = p->per_sample;
+    }
+    drop_run(p, p->philox.sample[b], at, p->place.first[0] * p->cols, n0);
+    drop_run(p, p->philox.sample[b], at + n0, p->place.first[1] * p->cols,
+             p->per_sample - n0);
 }
 
 static void dropout_part(const struct zb_device *dev, const void *arg,

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/cpu_int.h"
 #include "kern/norm.h"
+#include "kern/place.h"
 #include "kern/rope.h"
 #include "kern/xent.h"
 
@@ -175,6 +176,15 @@ enum zb_status zb_cpu_embedding_fwd(struct zb_device *dev, const void *params)
     return ZB_OK;
 }
 
+/* Padding may reach past the table. */
+static int64_t table_row(const struct zb_k_place *place, int64_t t,
+                         int64_t offset, int64_t n_pos)
+{
+    int64_t row = offset + zb_place_row(place->len, place->first, t);
+
+    return row < n_pos ? row : n_pos - 1;
+}
+
 static void position_fwd_part(const struct zb_device *dev, const void *arg,
                               int64_t begin, int64_t end, int thread)
 {
@@ -184,7 +194,8 @@ static void position_fwd_part(const struct zb_device *dev, const void *arg,
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
         const zb_real *row =
-            p->table + (p->offset + r % p->seq) * p->cols;
+            p->table + table_row(&p->place, r % p->seq, p->offset, p->n_pos) *
+                           p->cols;
         const zb_real *x = p->x + r * p->cols;
         zb_real *y = p->y + r * p->cols;
 
@@ -203,11 +214,12 @@ enum zb_status zb_cpu_position_fwd(struct zb_device *dev, const void *params)
     return ZB_OK;
 }
 
-static void rope_head(const struct zb_k_rope *p, int64_t t, const zb_real *x,
+/* One head, at row `pos` of its sequence. */
+static void rope_head(const struct zb_k_rope *p, int64_t pos, const zb_real *x,
                       zb_real *y)
 {
-    const zb_real *cosine = p->cos + t * p->half;
-    const zb_real *sine = p->sin + t * p->half;
+    const zb_real *cosine = p->cos + pos * p->half;
+    const zb_real *sine = p->sin + pos * p->half;
     zb_real sign = p->inverse ? ZB_R(-1) : ZB_R(1);
 
     if (p->interleaved) {
@@ -230,8 +242,10 @@ static void rope_part(const struct zb_device *dev, const void *arg,
     (void)dev;
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
+        int64_t pos = table_row(&p->place, r % p->seq, 0, p->n_pos);
+
         for (int64_t h = 0; h < p->heads; h++) {
-            rope_head(p, r % p->seq, p->x + r * p->x_row + h * p->x_head,
+            rope_head(p, pos, p->x + r * p->x_row + h * p->x_head,
                       p->y + r * p->y_row + h * p->y_head);
         }
     }
