@@ -51,7 +51,7 @@ struct zb_access {
     enum zb_access_mode mode;
 };
 
-#define ZB_MAX_ACCESS 12
+#define ZB_MAX_ACCESS 20
 
 /* One kernel with its parameters. `params` points to the struct that
  * zb/kernel.h names for `kernel`; it is copied before the call returns.

@@ -42,6 +42,7 @@
     X(gated_bwd)                                                               \
     X(add)                                                                     \
     X(copy)                                                                    \
+    X(reduce)                                                                  \
     X(fill)                                                                    \
     X(scale)                                                                   \
     X(dropout)                                                                 \
@@ -287,10 +288,25 @@ struct zb_k_add {
     zb_real *y;
 };
 
-/* y[r,:] = x[r,:], element size in bytes. */
+/* y[b,r,:] = x[b,r,:], element size in bytes. Blocks of rows are block_x and
+ * block_y elements apart; n_blocks 0 is one block. */
 struct zb_k_copy {
     int64_t rows, cols, ldx, ldy, elem_bytes;
     const void *x;
+    void *y;
+    int64_t n_blocks, block_x, block_y;
+};
+
+/* y[b,r,c] = x_0[b,r,c] + x_1[b,r,c] + ..., added in this order; when
+ * accumulate, to what is in y. All x have the same strides, as in copy. y may
+ * be one of them if it has the same strides, or if there is one row only. */
+#define ZB_REDUCE_MAX 16
+struct zb_k_reduce {
+    enum zb_dtype dtype; /* of all: ZB_DTYPE_REAL */
+    int n_x;             /* from 1 to ZB_REDUCE_MAX */
+    int accumulate;
+    int64_t n_blocks, rows, cols, block_x, ldx, block_y, ldy;
+    const void *x[ZB_REDUCE_MAX];
     void *y;
 };
 

@@ -259,6 +259,129 @@ static void copy_moves_rows_of_any_element_size(void)
     ops_close();
 }
 
+/* Blocks of rows, with room between rows and between blocks that stays. */
+static void copy_moves_blocks_of_rows(void)
+{
+    enum { BLOCKS = 3, ROWS = 4, COLS = 5, N = 200 };
+    struct zb_k_copy p = {.n_blocks = BLOCKS,
+                          .rows = ROWS,
+                          .cols = COLS,
+                          .block_x = 40,
+                          .ldx = 9,
+                          .block_y = 61,
+                          .ldy = 7,
+                          .elem_bytes = sizeof(zb_real)};
+    struct zbt_rng rng = {4};
+    double *x, *y;
+
+    ops_open(backend, 1);
+    x = ops_random(&rng, N, -1, 1);
+    y = ops_random(&rng, N, -1, 1);
+    p.x = ops_reals(N, x);
+    p.y = ops_reals(N, y);
+    ops_run(ZB_K_copy, &p, OPS_OUT(p.y), OPS_IN(p.x));
+    for (int i = 0; i < BLOCKS * ROWS * COLS; i++) {
+        int b = i / COLS / ROWS, r = i / COLS % ROWS, c = i % COLS;
+
+        y[b * 61 + r * 7 + c] = x[b * 40 + r * 9 + c];
+    }
+    ops_expect("copy", p.y, N, y, 0);
+    ops_close();
+}
+
+/* ---- reduce ------------------------------------------------------------- */
+
+/* in_place: which source is y, or -1. */
+struct sum {
+    int n_x, accumulate, in_place;
+    int64_t blocks, rows, cols;
+};
+
+/* The sum in zb_real in the order of the sources: every bit is determined. */
+static void check_reduce(const struct sum *t)
+{
+    int64_t ldx = t->cols + 2, bx = t->rows * ldx + 1, n_x = t->blocks * bx;
+    int64_t ldy = t->in_place < 0 ? t->cols + 1 : ldx;
+    int64_t by = t->in_place < 0 ? t->rows * ldy + 3 : bx, n_y = t->blocks * by;
+    struct zb_k_reduce p = {.dtype = ZB_DTYPE_REAL,
+                            .n_x = t->n_x,
+                            .accumulate = t->accumulate,
+                            .n_blocks = t->blocks,
+                            .rows = t->rows,
+                            .cols = t->cols,
+                            .block_x = bx,
+                            .ldx = ldx,
+                            .block_y = by,
+                            .ldy = ldy};
+    struct zbt_rng rng = {(unsigned long long)(n_x + t->n_x)};
+    double *all = ops_random(&rng, t->n_x * n_x, -1, 1);
+    double *y = ops_random(&rng, n_y, -1, 1);
+    const zb_real *x = ops_reals(t->n_x * n_x, all);
+
+    for (int k = 0; k < t->n_x; k++) {
+        p.x[k] = x + k * n_x;
+    }
+    p.y = ops_reals(n_y, y);
+    if (t->in_place >= 0) {
+        p.x[t->in_place] = p.y;
+        memcpy(all + t->in_place * n_x, y, (size_t)n_x * sizeof(*y));
+    }
+    ops_run(ZB_K_reduce, &p, OPS_OUT(p.y), OPS_IN(x));
+    for (int64_t i = 0; i < t->blocks * t->rows * t->cols; i++) {
+        int64_t b = i / t->cols / t->rows, r = i / t->cols % t->rows;
+        int64_t c = i % t->cols, from = b * bx + r * ldx + c;
+        double *to = &y[b * by + r * ldy + c];
+        zb_real sum = t->accumulate ? (zb_real)*to : (zb_real)all[from];
+
+        for (int k = t->accumulate ? 0 : 1; k < t->n_x; k++) {
+            sum += (zb_real)all[k * n_x + from];
+        }
+        *to = (double)sum;
+    }
+    ops_expect("reduce", p.y, n_y, y, 0);
+}
+
+static void reduce_adds_sources_in_order(void)
+{
+    static const int64_t cols[] = {1, 7, 56, 1024, 1025, 3000};
+
+    for (int n_x = 1; n_x <= ZB_REDUCE_MAX; n_x += n_x < 3 ? 1 : 13) {
+        for (size_t i = 0; i < ZB_COUNT_OF(cols); i++) {
+            struct sum t = {.n_x = n_x,
+                            .in_place = -1,
+                            .blocks = 2,
+                            .rows = 3,
+                            .cols = cols[i]};
+
+            ops_open(backend, 1);
+            check_reduce(&t);
+            t.accumulate = 1;
+            check_reduce(&t);
+            t.accumulate = 0;
+            for (t.in_place = 0; t.in_place < n_x; t.in_place++) {
+                check_reduce(&t);
+            }
+            ops_close();
+        }
+    }
+}
+
+static void reduce_of_what_it_does_not_know_is_refused(void)
+{
+    struct zb_k_reduce p = {
+        .dtype = ZB_DTYPE_I32, .n_x = 1, .n_blocks = 1, .rows = 1, .cols = 1};
+
+    ops_open("cpu", 1); /* check would only say so later */
+    p.y = ops_blank(1);
+    CU_ASSERT_EQUAL(ops_try(ZB_K_reduce, &p, OPS_OUT(p.y), OPS_IN(NULL)),
+                    ZB_EUNSUPPORTED);
+    p.dtype = ZB_DTYPE_REAL;
+    p.n_x = ZB_REDUCE_MAX + 1;
+    CU_ASSERT_EQUAL(ops_try(ZB_K_reduce, &p, OPS_OUT(p.y), OPS_IN(NULL)),
+                    ZB_EINVAL);
+    ops_close();
+}
+
 /* ---- cross-entropy ------------------------------------------------------ */
 
 struct xent {
@@ -727,6 +850,9 @@ static void run_large(int which)
     case 7:
         check_adamw(LARGE, 2);
         break;
+    case 8:
+        check_reduce(&(struct sum){3, 0, -1, 2, 5, 20001});
+        break;
     default:
         check_sgd(LARGE, 0.9);
         break;
@@ -735,7 +861,7 @@ static void run_large(int which)
 
 static void number_of_threads_does_not_change_a_bit(void)
 {
-    ops_same_bits(backend, run_large, 9);
+    ops_same_bits(backend, run_large, 10);
 }
 
 int main(void)
@@ -747,6 +873,9 @@ int main(void)
         ZBT_CASE(gated_views_agree_with_formula),
         ZBT_CASE(plain_elementwise_agrees_with_formula),
         ZBT_CASE(copy_moves_rows_of_any_element_size),
+        ZBT_CASE(copy_moves_blocks_of_rows),
+        ZBT_CASE(reduce_adds_sources_in_order),
+        ZBT_CASE(reduce_of_what_it_does_not_know_is_refused),
         ZBT_CASE(xent_agrees_with_formula),
         ZBT_CASE(xent_gradient_agrees_with_central_differences),
         ZBT_CASE(xent_of_large_logits_does_not_overflow),

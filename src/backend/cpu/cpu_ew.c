@@ -4,8 +4,6 @@
  */
 #include "config.h"
 
-#include <string.h>
-
 #include "backend/cpu/cpu_int.h"
 #include "kern/act.h"
 #include "kern/philox.h"
@@ -163,29 +161,6 @@ enum zb_status zb_cpu_add(struct zb_device *dev, const void *params)
     const struct zb_k_add *p = params;
 
     zb_cpu_for(dev, p->n, ALIGN, 0.3, add_part, p);
-    return ZB_OK;
-}
-
-static void copy_part(const struct zb_device *dev, const void *arg,
-                      int64_t begin, int64_t end, int thread)
-{
-    const struct zb_k_copy *p = arg;
-    size_t row = (size_t)(p->cols * p->elem_bytes);
-
-    (void)dev;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        memcpy((char *)p->y + r * p->ldy * p->elem_bytes,
-               (const char *)p->x + r * p->ldx * p->elem_bytes, row);
-    }
-}
-
-enum zb_status zb_cpu_copy(struct zb_device *dev, const void *params)
-{
-    const struct zb_k_copy *p = params;
-
-    zb_cpu_for(dev, p->rows, 1, 0.1 * (double)(p->cols * p->elem_bytes),
-               copy_part, p);
     return ZB_OK;
 }
 
