@@ -22,9 +22,11 @@ struct zb_device {
     int index;
     struct piece *pieces;
     size_t mem_bytes;
+    struct zb_stream *first; /* the stream that keeps its thread, or NULL */
 };
 
 struct zb_stream {
+    struct zb_device *dev;
     int64_t due_ns;   /* when its work is done */
     int64_t clock_ns; /* the same, counted in costs only */
     int is_idle;      /* the host waited for it; nothing was enqueued since */
@@ -135,17 +137,24 @@ static enum zb_status sim_stream_new(struct zb_device *dev, const char *name,
 {
     struct zb_stream *s = zb_alloc(sizeof(*s));
 
-    (void)dev, (void)name;
+    (void)name;
     if (s == NULL) {
         return ZB_ENOMEM;
     }
+    s->dev = dev;
     s->is_idle = 1;
+    if (dev->first == NULL) {
+        dev->first = s;
+    }
     *stream_out = s;
     return ZB_OK;
 }
 
 static void sim_stream_free(struct zb_stream *s)
 {
+    if (s != NULL && s->dev->first == s) {
+        s->dev->first = NULL;
+    }
     zb_free(s);
 }
 
@@ -180,6 +189,14 @@ static void touch(struct zb_stream *s)
     }
 }
 
+/* Keep the calling thread until the work is done, if the stream does that. */
+static void keep_thread(const struct zb_stream *s)
+{
+    if (s->dev->first == s) {
+        zb_sleep_until_ns(s->due_ns);
+    }
+}
+
 static enum zb_status sim_event_record(struct zb_event *e, struct zb_stream *s)
 {
     touch(s);
@@ -203,7 +220,7 @@ static enum zb_status sim_stream_wait(struct zb_stream *s, struct zb_event *e)
     s->clock_ns = clock > s->clock_ns ? clock : s->clock_ns;
     if (due > s->due_ns) {
         s->due_ns = due;
-        zb_sleep_until_ns(due);
+        keep_thread(s);
     }
     return ZB_OK;
 }
@@ -226,7 +243,7 @@ static enum zb_status sim_spend(struct zb_stream *s, int64_t ns)
     touch(s);
     s->due_ns += ns;
     s->clock_ns += ns;
-    zb_sleep_until_ns(s->due_ns);
+    keep_thread(s);
     return ZB_OK;
 }
 

@@ -5,8 +5,10 @@
  *
  * A stream keeps two clocks. The first counts zb_now_ns(): spend() moves it on
  * by the cost and puts the calling thread to sleep until it is reached, as a
- * device that works at once would keep its thread. Since a stream goes on from
- * the time its work was due, not from the time the thread woke up, threads that
+ * device that works at once would keep its thread. Only the first stream of a
+ * device does that; the others go on by themselves, next to it, and who waits
+ * for their events waits until they are due. Since a stream goes on from the
+ * time its work was due, not from the time the thread woke up, threads that
  * wake a little late do not add up. Only the first work after the host waited
  * for the stream begins when it is enqueued.
  *
