@@ -118,9 +118,17 @@ struct zb_channel_stats zb_channel_stats(const struct zb_channel *c);
  * when all have worked, orders later work of the stream after everybody's
  * reading, after which src may be overwritten. Several may be under way: they
  * advance in the order in which they were started, which is the same on all
- * members. zb_ring_... is one that takes its place in that order too.
+ * members; the phases may be on different streams of one device. zb_ring_... is
+ * one that takes its place in that order too: what was started before is worked
+ * on before it begins, and nothing else starts before it ends.
  *
- * Threads: each member calls with its own rank only. */
+ *     ZB_TRY(zb_coll_start(g, rank, compute, &c));
+ *     ... enqueue more on compute; now and then: ...
+ *     ZB_TRY(zb_coll_work(g, rank, comm, 0, NULL));
+ *     ZB_TRY(zb_coll_finish(g, rank, compute));
+ *
+ * Threads: each member calls with its own rank only. A waiting thread sleeps,
+ * and leaves with ZB_EABORT when the run stops. */
 struct zb_coll_group;
 
 struct zb_coll_group_opts {
@@ -142,13 +150,15 @@ const char *zb_coll_group_name(const struct zb_coll_group *g);
 int zb_coll_group_size(const struct zb_coll_group *g);
 
 /* A member makes its events; all must have joined before the first start.
- * Leaving releases them: by the same thread, before its device is closed and
- * after all members' streams have ended. */
+ * Leaving releases them, also after a join that failed: by the same thread,
+ * before its device is closed and after all members' streams have ended. */
 enum zb_status zb_coll_join(struct zb_coll_group *g, int rank,
                             struct zb_device *dev) ZB_CHECKED;
 void zb_coll_leave(struct zb_coll_group *g, int rank);
 
-/* `c` is copied. ZB_EINVAL when more than n_under_way would be. */
+/* `c` is copied. ZB_EINVAL when more than n_under_way would be. work() gives
+ * ZB_EINVAL when the members' kinds or sizes differ, and ZB_EUNSUPPORTED for
+ * sums in place over more than ZB_REDUCE_MAX members. */
 enum zb_status zb_coll_start(struct zb_coll_group *g, int rank,
                              struct zb_stream *stream,
                              const struct zb_coll *c) ZB_CHECKED;
@@ -162,12 +172,13 @@ enum zb_status zb_coll_work(struct zb_coll_group *g, int rank,
  * for the other members. */
 enum zb_status zb_coll_finish(struct zb_coll_group *g, int rank,
                               struct zb_stream *stream) ZB_CHECKED;
-/* All three phases of one. */
+/* All three phases of one; what is under way before is finished too. */
 enum zb_status zb_coll_run(struct zb_coll_group *g, int rank,
                            struct zb_stream *stream,
                            const struct zb_coll *c) ZB_CHECKED;
 
-/* As in struct zb_coll_ops. */
+/* As in struct zb_coll_ops. The end finishes what is under way before, too. On
+ * simulated devices each step but the first takes the time of its block. */
 enum zb_status zb_ring_begin(struct zb_coll_group *g, int rank,
                              struct zb_stream *stream, const void *src,
                              size_t bytes, const char *label) ZB_CHECKED;
@@ -178,8 +189,9 @@ enum zb_status zb_ring_end(struct zb_coll_group *g, int rank,
                            struct zb_stream *stream) ZB_CHECKED;
 
 /* For tests: member `rank` fails with ZB_EDEVICE in its k-th collective from
- * now (from 1), in phase 0 (start), 1 (work) or 2 (finish). Before start, or by
- * that member's thread. */
+ * now (from 1), in phase 0 (start), 1 (work) or 2 (finish); of a ring, in its
+ * begin, first step or end. k = 0: not any more. Before start, or by that
+ * member's thread. */
 void zb_coll_fail_at(struct zb_coll_group *g, int rank, int k, int phase);
 
 /* ---- what all workers of a run settle together -------------------------- */

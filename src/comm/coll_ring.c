@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A ring without messages: blocks stay where they are, and what a ring would
+ * pass on is read in place from its owner.
+ */
+#include "config.h"
+#include "comm/coll_int.h"
+
+enum zb_status zb_ring_begin(struct zb_coll_group *g, int rank,
+                             struct zb_stream *stream, const void *src,
+                             size_t bytes, const char *label)
+{
+    struct coll_member *m = &g->member[rank];
+    const struct coll_slot what = {
+        .c = {.src = src, .label = label}, .is_ring = 1, .ring_bytes = bytes};
+
+    if (!m->has_ring) {
+        ZB_TRY(zb_coll_work(g, rank, stream, 1, NULL));
+    }
+    ZB_TRY(zb_coll_begin(g, rank, stream, &what));
+    m->has_ring = 1;
+    return ZB_OK;
+}
+
+static enum zb_status check_ring(const struct zb_coll_group *g, int rank)
+{
+    if (!g->member[rank].has_ring) {
+        return zb_fail(ZB_EINVAL, "%s: no ring has begun", g->o.name);
+    }
+    return ZB_OK;
+}
+
+enum zb_status zb_ring_step(struct zb_coll_group *g, int rank,
+                            struct zb_stream *stream, int step,
+                            const void **block_out)
+{
+    int n = g->o.n_members, from = (rank + n - step) % n;
+    struct coll_member *peer = &g->member[from];
+    const struct coll_slot *own, *s;
+    uint64_t seq;
+
+    ZB_TRY(check_ring(g, rank));
+    seq = zb_coll_own(&g->member[rank].started) - 1;
+    if (step == 0) {
+        ZB_TRY(zb_coll_fault(g, rank, seq, COLL_WORK));
+    }
+    ZB_TRY(zb_coll_await(g, peer, &peer->started, seq));
+    own = zb_coll_slot(g, rank, seq);
+    s = zb_coll_slot(g, from, seq);
+    if (!s->is_ring || s->ring_bytes != own->ring_bytes) {
+        return zb_fail(ZB_EINVAL,
+                       "%s: member %d passes \"%s\" of %zu bytes "
+                       "round, member %d does \"%s\" of %zu",
+                       g->o.name, rank, own->c.label, own->ring_bytes, from,
+                       s->c.label, s->ring_bytes);
+    }
+    ZB_TRY(g->o.ops->stream_wait(stream, s->ready));
+    if (step > 0) {
+        ZB_TRY(zb_coll_spend(g, stream, (double)s->ring_bytes));
+    }
+    *block_out = s->c.src;
+    return ZB_OK;
+}
+
+enum zb_status zb_ring_end(struct zb_coll_group *g, int rank,
+                           struct zb_stream *stream)
+{
+    struct coll_member *m = &g->member[rank];
+
+    ZB_TRY(check_ring(g, rank));
+    ZB_TRY(g->o.ops->event_record(
+        zb_coll_slot(g, rank, zb_coll_own(&m->started) - 1)->done, stream));
+    m->has_ring = 0;
+    zb_coll_publish(m, &m->summed);
+    zb_coll_publish(m, &m->worked);
+    return zb_coll_finish(g, rank, stream);
+}
