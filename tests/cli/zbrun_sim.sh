@@ -25,7 +25,7 @@ for style in zbv get_v_schedule 1f1b gpipe; do
 done
 # shellcheck disable=SC2086
 run 0 -q $sim -s train.steps=1 -s model.hidden_size=16384 \
-    -s model.intermediate_size=65536 -s model.num_hidden_layers=100 llama.ini
+    -s model.intermediate_size=65536 -s model.num_hidden_layers=10 llama.ini
 
 # What needs values is refused before anything is written.
 rm -rf out
