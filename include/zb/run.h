@@ -53,9 +53,18 @@ enum zb_loss_average {
 
 struct zb_session_opts {
     const char *backend; /* "auto" */
-    int n_stages;        /* pipeline stages = devices */
-    int n_micro;         /* microbatches of a training step */
-    int64_t max_rows;    /* most rows of the batch of a step */
+    int n_stages;        /* pipeline stages */
+    int n_dp;            /* replicas; tp and sp are those of the model's graph.
+                            Devices: n_stages * n_dp * sp * tp */
+    int zero_stage;      /* 1: each rank of dp and sp keeps and updates a shard
+                            of moments and parameters (ZeRO-1, Rajbhandari et
+                            al. 2020); 0: all of them */
+    int overlap_reduce;  /* 1: gradients are summed over ranks as soon as the
+                            last W of a chunk is done; 0: at the end */
+    int overlap_gather;  /* 1: updated parameters are gathered while the next
+                            step begins */
+    int n_micro;         /* microbatches of a training step, per replica */
+    int64_t max_rows;    /* most rows of the batch of a step, all replicas */
     int64_t max_seq;     /* longest sequence */
     /* "zbv", ...; "file:PATH"; or "auto": the planner with the shortest step of
      * those whose schedules fit. */
@@ -93,6 +102,8 @@ struct zb_session_opts {
     /* 1: "auto" compares all ways to recompute, where memory is limited and
      * costs are not given, and `recompute` is only one of them. */
     int may_change_recompute;
+    /* sim backend: time of reducing gradients and gathering parameters. */
+    double sim_link_ns_per_byte, sim_link_latency_ns;
     const char *pretrained; /* safetensors file with start values, or NULL */
 };
 
@@ -126,8 +137,12 @@ enum zb_status zb_session_plan(const struct zb_model *model,
 
 /* The batch of one step, in host memory, borrowed for the call. */
 struct zb_step_input {
-    int64_t n_rows; /* >= number of microbatches */
+    int64_t n_rows; /* >= number of microbatches of all replicas */
     int64_t seq_len;
+    /* [n_dp * n_micro] lengths of the sequences of each microbatch, at most
+     * seq_len, which is the distance of rows in memory: what is behind is
+     * padding that nobody reads. NULL: all have seq_len. */
+    const int64_t *micro_len;
     /* [n_data] fields in the order of the model's graph; the first dimension of
      * each is n_rows. */
     const void *const *field;

@@ -1,4 +1,6 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: MIT
+ *
+ * The batch of a step, cut into microbatches. */
 #include "config.h"
 #include "run/run_int.h"
 
@@ -10,12 +12,48 @@ int64_t zb_micro_rows(int64_t n_rows, int n, int i, int64_t *first_out)
     return each + (i < rest ? 1 : 0);
 }
 
+static int64_t len_of(const struct zb_step_input *in, int i)
+{
+    return in->micro_len == NULL ? in->seq_len : in->micro_len[i];
+}
+
+static enum zb_status check_lengths(const struct zb_run_plan *p,
+                                    const struct zb_step_input *in, int n)
+{
+    int64_t most = p->o.max_seq;
+
+    if (in->seq_len < 1 || in->seq_len > most) {
+        return zb_fail(ZB_ECONFIG,
+                       "sequence length %lld is not in 1..%lld, which the "
+                       "session was planned for",
+                       (long long)in->seq_len, (long long)most);
+    }
+    for (int i = 0; i < n; i++) {
+        int64_t len = len_of(in, i);
+        int64_t all = zb_parallel_bind(&p->par, 1, len).value[ZB_SYM_FULL];
+
+        if (len < 1 || len > in->seq_len) {
+            return zb_fail(ZB_ECONFIG,
+                           "microbatch %d has sequences of %lld, in rows of "
+                           "%lld",
+                           i, (long long)len, (long long)in->seq_len);
+        }
+        if (all != len && zb_graph_loss_labels(p->g) < 0) {
+            return zb_fail(ZB_ECONFIG,
+                           "sequences of %lld can not be cut into equal parts "
+                           "by this layout, and the loss has no labels that "
+                           "would leave padding out",
+                           (long long)len);
+        }
+    }
+    return ZB_OK;
+}
+
+/* A last batch of an evaluation may leave replicas without a row. */
 static enum zb_status check_size(const struct zb_run_plan *p,
                                  const struct zb_step_input *in, int n_micro)
 {
-    int64_t first;
-    int64_t most = n_micro < 1 ? 0 : zb_micro_rows(in->n_rows, n_micro, 0,
-                                                   &first);
+    int64_t first, most;
 
     if (n_micro < 1 || in->n_rows < n_micro) {
         return zb_fail(ZB_ECONFIG,
@@ -23,73 +61,100 @@ static enum zb_status check_size(const struct zb_run_plan *p,
                        "microbatches",
                        (long long)in->n_rows, n_micro);
     }
+    most = zb_micro_rows(in->n_rows, p->n_dp, 0, &first);
+    most = zb_micro_rows(most, n_micro, 0, &first);
     if (most > p->max.value[ZB_SYM_BATCH]) {
         return zb_fail(ZB_ECONFIG,
                        "%lld rows in %d microbatches are %lld rows each, but "
                        "the session was planned for %lld",
-                       (long long)in->n_rows, n_micro, (long long)most,
+                       (long long)in->n_rows, n_micro * p->n_dp,
+                       (long long)most,
                        (long long)p->max.value[ZB_SYM_BATCH]);
     }
-    if (in->seq_len < 1 || in->seq_len > p->max.value[ZB_SYM_SEQ]) {
-        return zb_fail(ZB_ECONFIG,
-                       "sequence length %lld is not in 1..%lld, which the "
-                       "session was planned for",
-                       (long long)in->seq_len,
-                       (long long)p->max.value[ZB_SYM_SEQ]);
-    }
-    return ZB_OK;
+    return check_lengths(p, in, n_micro * p->n_dp);
 }
 
-/* Elements of one row of the batch. */
-static int64_t row_elems(const struct zb_shape *s, const struct zb_bind *bind)
+/* The shape of a field as the host has it, for `rows` rows. */
+static struct zb_shape host_shape(const struct zb_shape *s, int64_t rows,
+                                  int64_t seq)
 {
-    struct zb_bind one = *bind;
-    struct zb_shape bound;
+    struct zb_bind bind = {{rows, seq, seq, seq}};
 
-    one.value[ZB_SYM_BATCH] = 1;
-    bound = zb_shape_bind(s, &one);
-    return zb_shape_elems(&bound);
+    return zb_shape_bind(s, &bind);
 }
 
+/* Labels of one row that are not padding and not ignored. */
+static int64_t count_row(const int32_t *label, int64_t n)
+{
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        count += label[i] != -100;
+    }
+    return count;
+}
+
+/* Loss elements of the microbatch that count, in all its parts. */
 static int64_t count_targets(const struct zb_run_plan *p,
                              const struct zb_step_input *in,
                              const struct zb_micro *mb)
 {
     int labels = zb_graph_loss_labels(p->g);
     struct zb_data_info info;
-    const int32_t *label;
-    int64_t per_row, n = 0;
+    struct zb_shape row, used;
+    int64_t n = 0, per_row;
 
+    if (mb->is_idle) {
+        return 0;
+    }
     if (labels < 0) {
-        return zb_graph_loss_elems(p->g, &mb->bind);
+        return zb_graph_loss_elems(p->g, &mb->bind) * p->n_sp;
     }
     info = zb_graph_data(p->g, labels);
-    per_row = row_elems(&info.shape, &mb->bind);
-    label = (const int32_t *)in->field[labels] + mb->first_row * per_row;
-    for (int64_t i = 0; i < mb->bind.value[ZB_SYM_BATCH] * per_row; i++) {
-        n += label[i] != -100;
+    row = host_shape(&info.shape, 1, in->seq_len);
+    used = host_shape(&info.shape, 1, mb->len);
+    per_row = zb_shape_elems(&row);
+    for (int64_t r = 0; r < mb->bind.value[ZB_SYM_BATCH]; r++) {
+        n += count_row((const int32_t *)in->field[labels] +
+                           (mb->first_row + r) * per_row,
+                       zb_shape_elems(&used));
     }
     return n;
+}
+
+static void cut_one(const struct zb_run_plan *p, const struct zb_step_input *in,
+                    int n_micro, int dp, int i, struct zb_micro *mb)
+{
+    int64_t first, rows, all = zb_micro_rows(in->n_rows, p->n_dp, dp, &first);
+
+    rows = zb_micro_rows(all, n_micro, i, &mb->first_row);
+    mb->first_row += first;
+    mb->is_idle = rows == 0;
+    if (mb->is_idle) {
+        mb->first_row = 0;
+        rows = 1;
+    }
+    mb->len = len_of(in, dp * n_micro + i);
+    mb->bind = zb_parallel_bind(&p->par, rows, mb->len);
+    mb->n_counted = count_targets(p, in, mb);
 }
 
 enum zb_status zb_cut_batch(const struct zb_run_plan *p,
                             const struct zb_step_input *in, int n_micro,
                             struct zb_micro *mb)
 {
+    int n = n_micro * p->n_dp;
     int64_t total = 0;
 
     ZB_TRY(check_size(p, in, n_micro));
-    for (int i = 0; i < n_micro; i++) {
-        mb[i].bind.value[ZB_SYM_BATCH] =
-            zb_micro_rows(in->n_rows, n_micro, i, &mb[i].first_row);
-        mb[i].bind.value[ZB_SYM_SEQ] = in->seq_len;
-        mb[i].n_counted = count_targets(p, in, &mb[i]);
+    for (int i = 0; i < n; i++) {
+        cut_one(p, in, n_micro, i / n_micro, i % n_micro, &mb[i]);
         total += mb[i].n_counted;
     }
-    for (int i = 0; i < n_micro; i++) {
+    for (int i = 0; i < n; i++) {
         double per = p->o.loss_average == ZB_LOSS_PER_TOKEN
                          ? (double)total
-                         : (double)mb[i].n_counted * n_micro;
+                         : (double)mb[i].n_counted * n;
 
         /* A microbatch without a single target has no loss and no gradient. */
         mb[i].loss_scale = per > 0 ? 1 / per : 0;

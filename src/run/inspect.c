@@ -50,7 +50,14 @@ size_t zb_session_planned_bytes(const struct zb_session *s, int stage)
 
 size_t zb_session_allocated_bytes(const struct zb_session *s, int stage)
 {
-    return s->worker[stage].arena_bytes;
+    size_t most = 0;
+
+    for (int c = 0; c < s->plan->n_columns; c++) {
+        size_t bytes = s->worker[zb_device_of(s->plan, stage, c)].arena_bytes;
+
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 const char *zb_session_memory_part(const struct zb_session *s, int stage, int i,
@@ -70,7 +77,7 @@ void zb_session_print(const struct zb_session *s, FILE *f)
 
 void zb_session_fail_node(struct zb_session *s, int stage, size_t node)
 {
-    s->worker[stage].fail_node = node;
+    s->worker[zb_device_of(s->plan, stage, 0)].fail_node = node;
 }
 
 double zb_session_step_flops(const struct zb_session *s)
@@ -81,7 +88,7 @@ double zb_session_step_flops(const struct zb_session *s)
 struct zb_node_times zb_session_node_times(const struct zb_session *s,
                                            int stage)
 {
-    const struct zb_worker *w = &s->worker[stage];
+    const struct zb_worker *w = &s->worker[zb_device_of(s->plan, stage, 0)];
 
     return (struct zb_node_times){.node = w->nodes->node,
                                   .n = w->nodes->n,
@@ -133,10 +140,13 @@ struct zb_session_stats zb_session_stats(const struct zb_session *s)
 
 /* ---- values of one parameter --------------------------------------------- */
 
+/* A parameter or gradient on its way between the devices and a whole tensor:
+ * every device that has a part of it copies its own, and the host puts them
+ * together in the order of the devices. */
 struct copy_arg {
     int param;
-    zb_real *out;
-    const zb_real *in;
+    zb_real **part;       /* [n_columns] of the stage that answers, or NULL */
+    const zb_real *whole; /* set: the new value */
 };
 
 static size_t param_bytes(const struct zb_worker *w, int param)
@@ -144,42 +154,73 @@ static size_t param_bytes(const struct zb_worker *w, int param)
     return (size_t)zb_param_elems(w->s->plan, param) * sizeof(zb_real);
 }
 
-static enum zb_status do_get_param(struct zb_worker *w, void *arg)
+static enum zb_status copy_part(struct zb_worker *w, struct copy_arg *a,
+                                const zb_real *src, const char *label)
 {
-    struct copy_arg *a = arg;
+    zb_real *part = zb_alloc_array(
+        (size_t)zb_param_elems(w->s->plan, a->param), sizeof(*part));
 
-    if (w->s->plan->owner[a->param] != w->stage) {
-        return ZB_OK;
+    if (part == NULL) {
+        return ZB_ENOMEM;
     }
-    ZB_TRY(w->ops->copy_out(w->stream, a->out, w->value[a->param],
-                            param_bytes(w, a->param), "parameter"));
+    a->part[w->column] = part;
+    ZB_TRY(w->ops->copy_out(w->stream, part, src, param_bytes(w, a->param),
+                            label));
     return w->ops->stream_sync(w->stream);
 }
 
-/* Every stage that holds the parameter gets the value. */
+/* One of those that hold the same shard. */
+static enum zb_status do_get_param(struct zb_worker *w, void *arg)
+{
+    struct copy_arg *a = arg;
+    const struct zb_run_plan *p = w->s->plan;
+
+    if (p->owner[a->param] != w->stage || w->dp > 0 || w->sp > 0 ||
+        w->tp % zb_graph_param(p->g, a->param).n_copies != 0) {
+        return ZB_OK;
+    }
+    return copy_part(w, a, w->value[a->param], "parameter");
+}
+
+/* Every device that holds the parameter gets its shard of the value. */
 static enum zb_status do_set_param(struct zb_worker *w, void *arg)
 {
     struct copy_arg *a = arg;
+    zb_real *shard;
+    enum zb_status st;
 
     if (w->value[a->param] == NULL) {
         return ZB_OK;
     }
-    ZB_TRY(w->ops->copy_in(w->stream, w->value[a->param], a->in,
-                           param_bytes(w, a->param), "parameter"));
-    return w->ops->stream_sync(w->stream);
+    shard = zb_alloc_array((size_t)zb_param_elems(w->s->plan, a->param),
+                           sizeof(*shard));
+    if (shard == NULL) {
+        return ZB_ENOMEM;
+    }
+    zb_shard_from_whole(w->s->plan, a->param, w->tp, a->whole, shard);
+    ZB_TRY_GOTO(st,
+                w->ops->copy_in(w->stream, w->value[a->param], shard,
+                                param_bytes(w, a->param), "parameter"),
+                out);
+    st = w->ops->stream_sync(w->stream);
+out:
+    zb_free(shard);
+    return st;
 }
 
+/* All ranks of dp and sp have a part of the sum; of the copies in a tp group
+ * all, or one. */
 static enum zb_status do_get_grad(struct zb_worker *w, void *arg)
 {
     struct copy_arg *a = arg;
     struct zb_param_info info = zb_graph_param(w->s->plan->g, a->param);
 
-    ZB_TRY(zb_worker_reduce_grads(w));
-    if (w->s->plan->owner[a->param] == w->stage && info.has_gradient) {
-        ZB_TRY(w->ops->copy_out(w->stream, a->out, w->grad[info.use_ids[0]],
-                                param_bytes(w, a->param), "gradient"));
+    ZB_TRY(zb_worker_sum_uses(w));
+    if (w->s->plan->owner[a->param] != w->stage || !info.has_gradient ||
+        (w->tp % info.n_copies != 0 && !info.is_partial)) {
+        return w->ops->stream_sync(w->stream);
     }
-    return w->ops->stream_sync(w->stream);
+    return copy_part(w, a, w->grad[info.use_ids[0]], "gradient");
 }
 
 static enum zb_status check_param(const struct zb_session *s, int param)
@@ -190,19 +231,67 @@ static enum zb_status check_param(const struct zb_session *s, int param)
     return ZB_OK;
 }
 
+/* Parts of the same shard are added to the first of them. */
+static void add_parts(const struct zb_session *s, struct copy_arg *a)
+{
+    const struct zb_run_plan *p = s->plan;
+    int n_copies = zb_graph_param(p->g, a->param).n_copies;
+    int64_t n = zb_param_elems(p, a->param);
+
+    for (int c = 0; c < p->n_columns; c++) {
+        int first = zb_column_of(p, c).tp / n_copies * n_copies;
+
+        for (int64_t i = 0; c != first && a->part[c] != NULL && i < n; i++) {
+            a->part[first][i] += a->part[c][i];
+        }
+    }
+}
+
+static void join_parts(const struct zb_session *s, struct copy_arg *a,
+                       zb_real *out)
+{
+    int n_copies = zb_graph_param(s->plan->g, a->param).n_copies;
+
+    for (int tp = 0; tp < s->plan->n_tp; tp += n_copies) {
+        if (a->part[tp] != NULL) {
+            zb_shard_to_whole(s->plan, a->param, tp, a->part[tp], out);
+        }
+    }
+}
+
+static enum zb_status get_whole(struct zb_session *s, int param,
+                                zb_command_fn fn, zb_real *out)
+{
+    struct copy_arg a = {.param = param};
+    enum zb_status st;
+
+    ZB_TRY(check_param(s, param));
+    a.part = zb_alloc_array((size_t)s->plan->n_columns, sizeof(*a.part));
+    if (a.part == NULL) {
+        return ZB_ENOMEM;
+    }
+    st = zb_session_each(s, fn, &a);
+    if (st == ZB_OK) {
+        add_parts(s, &a);
+        join_parts(s, &a, out);
+    }
+    for (int c = 0; c < s->plan->n_columns; c++) {
+        zb_free(a.part[c]);
+    }
+    zb_free(a.part);
+    return st;
+}
+
 enum zb_status zb_session_get_param(struct zb_session *s, int param,
                                     zb_real *out)
 {
-    struct copy_arg a = {.param = param, .out = out};
-
-    ZB_TRY(check_param(s, param));
-    return zb_session_each(s, do_get_param, &a);
+    return get_whole(s, param, do_get_param, out);
 }
 
 enum zb_status zb_session_set_param(struct zb_session *s, int param,
                                     const zb_real *value)
 {
-    struct copy_arg a = {.param = param, .in = value};
+    struct copy_arg a = {.param = param, .whole = value};
 
     ZB_TRY(check_param(s, param));
     return zb_session_each(s, do_set_param, &a);
@@ -211,13 +300,15 @@ enum zb_status zb_session_set_param(struct zb_session *s, int param,
 enum zb_status zb_session_get_grad(struct zb_session *s, int param,
                                    zb_real *out)
 {
-    struct copy_arg a = {.param = param, .out = out};
-
     ZB_TRY(check_param(s, param));
-    for (int64_t i = 0; i < zb_param_elems(s->plan, param); i++) {
+    if (s->is_reduced && s->plan->n_columns > 1) {
+        return zb_fail(ZB_EINVAL, "gradients are spread over the ranks after "
+                                  "an optimizer step: ask before it");
+    }
+    for (int64_t i = 0; i < zb_param_whole_elems(s->plan, param); i++) {
         out[i] = 0; /* stays for a parameter that has no gradient */
     }
-    return zb_session_each(s, do_get_grad, &a);
+    return get_whole(s, param, do_get_grad, out);
 }
 
 /* ---- all gradients into a file ------------------------------------------- */
@@ -229,14 +320,14 @@ static enum zb_status collect_grads(struct zb_session *s,
         int param = s->plan->name_order[i];
         struct zb_param_info info = zb_graph_param(s->plan->g, param);
         zb_real *value = zb_alloc_array(
-            (size_t)zb_param_elems(s->plan, param), sizeof(*value));
+            (size_t)zb_param_whole_elems(s->plan, param), sizeof(*value));
 
         tensors[i] = (struct zb_st_out){.name = info.name,
                                         .dtype = ZB_ST_REAL,
-                                        .n_dims = info.shape.n_dims,
+                                        .n_dims = info.whole.n_dims,
                                         .data = value};
-        for (int d = 0; d < info.shape.n_dims; d++) {
-            tensors[i].dims[d] = info.shape.dim[d];
+        for (int d = 0; d < info.whole.n_dims; d++) {
+            tensors[i].dims[d] = info.whole.dim[d];
         }
         if (value == NULL) {
             return ZB_ENOMEM;

@@ -65,8 +65,6 @@ static enum zb_status alloc_tables(struct zb_layout *l,
     } row[] = {
         {&l->param, (size_t)p->n_params},
         {&l->grad, (size_t)p->n_uses},
-        {&l->m, (size_t)p->n_params},
-        {&l->v, (size_t)p->n_params},
         {&l->konst, (size_t)p->n_consts},
         {&l->fb, n_fly},
         {&l->fw, n_fly},
@@ -92,11 +90,11 @@ static enum zb_status alloc_tables(struct zb_layout *l,
 
 void zb_layout_release(struct zb_layout *l)
 {
-    void *tables[] = {l->param, l->grad,  l->m,      l->v,
-                      l->konst, l->fb,    l->fw,     l->bw,
-                      l->field, l->sample, l->msg,   l->msg_first,
-                      l->msg_n};
+    void *tables[] = {l->param, l->grad,   l->konst, l->fb,
+                      l->fw,    l->bw,     l->field, l->sample,
+                      l->msg,   l->msg_first, l->msg_n};
 
+    zb_buckets_release(&l->buckets);
     for (size_t i = 0; i < ZB_COUNT_OF(tables); i++) {
         zb_free(tables[i]);
     }
@@ -108,13 +106,20 @@ static size_t reals(int64_t n)
     return (size_t)n * sizeof(zb_real);
 }
 
-/* Parameters, gradients of uses, moments, of the chunks of this stage. */
-static void lay_params(struct cursor *c, const struct zb_run_plan *p, int stage)
+/* The parameters of a bucket lie in it; the others each for itself. */
+static void lay_values(struct cursor *c, const struct zb_run_plan *p, int stage)
 {
     struct zb_layout *l = c->l;
-    size_t n_state = zb_optim_state_reals(&p->o.optim);
 
     begin(c, ZB_REGION_PARAM);
+    for (int i = 0; i < l->buckets.n; i++) {
+        struct zb_bucket *b = &l->buckets.bucket[i];
+
+        b->value = take(c, reals(b->n));
+        for (int k = 0; k < b->n_params; k++) {
+            l->param[b->param[k]] = b->value + reals(b->first[k]);
+        }
+    }
     for (int k = 0; k < p->n_chunk; k++) {
         const struct zb_chunk_info *info = &p->info[zb_virt_of(p, stage, k)];
 
@@ -126,30 +131,57 @@ static void lay_params(struct cursor *c, const struct zb_run_plan *p, int stage)
             }
         }
     }
+}
+
+/* A bucket holds the gradients of first uses; later ones have places of their
+ * own, from which they are added. */
+static void lay_grads(struct cursor *c, const struct zb_run_plan *p, int stage)
+{
+    struct zb_layout *l = c->l;
+
     begin(c, ZB_REGION_GRAD);
+    for (int i = 0; i < l->buckets.n; i++) {
+        struct zb_bucket *b = &l->buckets.bucket[i];
+
+        if (b->owner != stage) {
+            continue;
+        }
+        b->grad = take(c, reals(b->n));
+        for (int k = 0; k < b->n_params; k++) {
+            struct zb_param_info info = zb_graph_param(p->g, b->param[k]);
+
+            l->grad[info.use_ids[0]] = b->grad + reals(b->first[k]);
+        }
+    }
     for (int k = 0; k < p->n_chunk; k++) {
         const struct zb_chunk_info *info = &p->info[zb_virt_of(p, stage, k)];
 
         for (int i = 0; i < info->n_uses; i++) {
-            int param = p->use_param[info->uses[i]];
+            size_t *at = &l->grad[info->uses[i]];
 
-            if (zb_graph_param(p->g, param).has_gradient) {
-                l->grad[info->uses[i]] =
-                    take(c, reals(zb_param_elems(p, param)));
+            if (*at == ZB_NO_OFFSET) {
+                *at = take(c, reals(zb_param_elems(
+                                  p, p->use_param[info->uses[i]])));
             }
         }
     }
+}
+
+static void lay_moments(struct cursor *c, const struct zb_run_plan *p)
+{
+    struct zb_layout *l = c->l;
+    size_t n_state = zb_optim_state_reals(&p->o.optim);
+
     begin(c, ZB_REGION_OPTIM);
-    for (int i = 0; i < p->n_params; i++) {
-        if (l->param[i] == ZB_NO_OFFSET ||
-            !zb_graph_param(p->g, i).has_gradient) {
-            continue;
-        }
+    for (int i = 0; i < l->buckets.n; i++) {
+        struct zb_bucket *b = &l->buckets.bucket[i];
+        int64_t n = p->o.zero_stage == 0 ? b->n : b->shard;
+
         if (n_state > 0) {
-            l->m[i] = take(c, reals(zb_param_elems(p, i)));
+            b->m = take(c, reals(n));
         }
         if (n_state > 1) {
-            l->v[i] = take(c, reals(zb_param_elems(p, i)));
+            b->v = take(c, reals(n));
         }
     }
 }
@@ -305,7 +337,10 @@ static enum zb_status lay_all(struct zb_layout *l, const struct zb_run_plan *p,
 
     l->n_slots = p->o.n_micro > p->n_chunk ? p->o.n_micro : p->n_chunk;
     ZB_TRY(alloc_tables(l, p));
-    lay_params(&c, p, stage);
+    ZB_TRY(zb_buckets_init(&l->buckets, p, stage));
+    lay_values(&c, p, stage);
+    lay_grads(&c, p, stage);
+    lay_moments(&c, p);
     lay_consts(&c, p);
     if (with_schedule) {
         ZB_TRY(lay_activations(&c, p, stage));

@@ -12,13 +12,6 @@ static struct zb_inflight *inflight(struct zb_worker *w, int chunk, int mb)
     return &w->fly[chunk * w->n_fly + mb];
 }
 
-/* Where a microbatch's batch fields lie: in training each has its own place for
- * the whole step; a forward-only chunk copies them anew for each node. */
-static int slot_of(const struct zb_worker *w, int chunk, int mb)
-{
-    return w->is_training ? mb : chunk;
-}
-
 /* ---- batch --------------------------------------------------------------- */
 
 enum zb_status zb_worker_begin(struct zb_worker *w,
@@ -36,13 +29,16 @@ enum zb_status zb_worker_begin(struct zb_worker *w,
                        is_training ? w->s->plan->o.n_micro : w->n_fly);
     }
     w->in = in;
-    w->mb = mb;
+    w->mb = mb + w->dp * n_micro;
     w->n_micro = n_micro;
     w->is_training = is_training;
     w->step += is_training != 0;
     w->flags = 0;
     for (int i = 0; i < l->n_slots; i++) {
         w->is_loaded[i] = 0;
+    }
+    for (int i = 0; i < w->n_fly; i++) {
+        w->is_staged[i] = 0;
     }
     return ZB_OK;
 }
@@ -54,36 +50,10 @@ enum zb_status zb_load_batch(struct zb_worker *w,
     if (n_micro <= w->n_fly) { /* otherwise refused below */
         ZB_TRY(zb_cut_batch(w->s->plan, in, n_micro, w->own_mb));
     }
+    if (w->staging == NULL && zb_needs_staging(w->s->plan, in)) {
+        return zb_fail(ZB_EINVAL, "no step before had sequences like these");
+    }
     return zb_worker_begin(w, in, w->own_mb, n_micro, is_training);
-}
-
-enum zb_status zb_load_micro_batch(struct zb_worker *w, int chunk, int mb)
-{
-    const struct zb_run_plan *p = w->s->plan;
-    const struct zb_layout *l = &p->layout[w->stage];
-    const struct zb_micro *m = &w->mb[mb];
-    int64_t rows = m->bind.value[ZB_SYM_BATCH];
-    int slot = slot_of(w, chunk, mb);
-
-    if (w->is_training && w->is_loaded[slot]) {
-        return ZB_OK;
-    }
-    w->is_loaded[slot] = 1;
-    for (int i = 0; i < p->n_data; i++) {
-        struct zb_data_info info = zb_graph_data(p->g, i);
-        struct zb_shape bound = zb_shape_bind(&info.shape, &m->bind);
-        size_t bytes =
-            (size_t)zb_shape_elems(&bound) * zb_dtype_bytes(info.dtype);
-        const char *src = (const char *)w->in->field[i] +
-                          bytes / (size_t)rows * (size_t)m->first_row;
-
-        ZB_TRY(w->ops->copy_in(w->stream,
-                               w->arena + l->field[slot * p->n_data + i], src,
-                               bytes, info.name));
-    }
-    return w->ops->copy_in(w->stream, w->arena + l->sample[slot],
-                           w->in->sample + m->first_row,
-                           (size_t)rows * sizeof(int64_t), "sample indices");
 }
 
 /* ---- messages ------------------------------------------------------------ */
@@ -96,9 +66,9 @@ static struct zb_channel *channel_in(struct zb_worker *w, int chunk,
     int v = zb_virt_of(w->s->plan, w->stage, chunk);
 
     if (pass == ZB_PASS_F) {
-        return v > 0 ? w->s->chan[2 * (v - 1)] : NULL;
+        return v > 0 ? w->chan[2 * (v - 1)] : NULL;
     }
-    return v < w->s->plan->n_virtual - 1 ? w->s->chan[2 * v + 1] : NULL;
+    return v < w->s->plan->n_virtual - 1 ? w->chan[2 * v + 1] : NULL;
 }
 
 static struct zb_channel *channel_out(struct zb_worker *w, int chunk,
@@ -107,9 +77,9 @@ static struct zb_channel *channel_out(struct zb_worker *w, int chunk,
     int v = zb_virt_of(w->s->plan, w->stage, chunk);
 
     if (pass == ZB_PASS_F) {
-        return v < w->s->plan->n_virtual - 1 ? w->s->chan[2 * v] : NULL;
+        return v < w->s->plan->n_virtual - 1 ? w->chan[2 * v] : NULL;
     }
-    return v > 0 ? w->s->chan[2 * (v - 1) + 1] : NULL;
+    return v > 0 ? w->chan[2 * (v - 1) + 1] : NULL;
 }
 
 /* Whether the chunk one step further along the model (-1: one back) lies on
@@ -122,18 +92,27 @@ static int is_turn(struct zb_worker *w, int chunk, int step)
     return v >= 0 && v < p->n_virtual && zb_stage_of(p, v) == w->stage;
 }
 
-/* Tell the watchdog what this worker may be waiting for. */
-static void wait_begin(struct zb_worker *w, struct zb_channel *c)
+void zb_wait_begin(struct zb_worker *w, const char *what)
 {
-    atomic_store_explicit(&w->waiting_for, zb_channel_name(c),
-                          memory_order_release);
+    atomic_store_explicit(&w->waiting_for, what, memory_order_release);
 }
 
-static void wait_end(struct zb_worker *w)
+void zb_wait_end(struct zb_worker *w)
 {
     atomic_store_explicit(&w->waiting_for, NULL, memory_order_release);
-    w->began_ns = zb_now_ns();
     atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
+}
+
+/* A node begins when its message is there. */
+static void message_begin(struct zb_worker *w, const struct zb_channel *c)
+{
+    zb_wait_begin(w, zb_channel_name(c));
+}
+
+static void message_end(struct zb_worker *w)
+{
+    zb_wait_end(w);
+    w->began_ns = zb_now_ns();
 }
 
 /* The input of a pass, unless it was received before. */
@@ -154,9 +133,9 @@ static enum zb_status take_input(struct zb_worker *w, int chunk, int mb,
     if (*msg != NULL) {
         return ZB_OK;
     }
-    wait_begin(w, c);
+    message_begin(w, c);
     st = zb_channel_recv(c, mb, w->stream, msg, &fl->bind);
-    wait_end(w);
+    message_end(w);
     return st;
 }
 
@@ -170,10 +149,10 @@ static enum zb_status get_output(struct zb_worker *w, int chunk, int mb,
     if (c == NULL) {
         return ZB_OK;
     }
-    wait_begin(w, c);
+    message_begin(w, c);
     st = zb_channel_acquire(c, w->stream,
                             pass == ZB_PASS_F ? &fl->out : &fl->dout);
-    wait_end(w);
+    message_end(w);
     return st;
 }
 
@@ -298,7 +277,7 @@ static struct zb_chunk_run make_run(struct zb_worker *w, int chunk, int mb,
     const struct zb_layout *l = &p->layout[w->stage];
     const struct zb_chunk_info *info = &p->info[zb_virt_of(p, w->stage, chunk)];
     struct zb_inflight *fl = inflight(w, chunk, mb);
-    int slot = slot_of(w, chunk, mb);
+    int slot = zb_slot_of(w, chunk, mb);
     struct zb_chunk_run run = {
         .ops = w->ops,
         .stream = w->stream,
@@ -310,6 +289,10 @@ static struct zb_chunk_run make_run(struct zb_worker *w, int chunk, int mb,
         .loss_sum = (double *)(w->arena + l->loss) + mb % p->o.n_micro,
         .loss_scale = w->mb[mb].loss_scale,
         .is_training = w->is_training,
+        .tp_rank = w->tp,
+        .sp_rank = w->sp,
+        .coll = &zb_worker_coll_ops,
+        .coll_arg = w,
         .seed = p->o.seed,
         .step = (uint64_t)w->step,
         .sample = (const int64_t *)(w->arena + l->sample[slot]),
@@ -338,21 +321,14 @@ static enum zb_status return_results(struct zb_worker *w,
                                      const struct zb_chunk_run *run, int chunk,
                                      int mb)
 {
-    const struct zb_run_plan *p = w->s->plan;
-
     ZB_TRY(w->ops->copy_out(w->stream, &w->loss_host[mb], run->loss_sum,
                             sizeof(double), "loss"));
-    if (!(w->flags & ZB_RETURN_OUTPUTS)) {
-        return ZB_OK;
-    }
-    for (int i = 0; i < zb_graph_n_outputs(p->g); i++) {
+    for (int i = 0; (w->flags & ZB_RETURN_OUTPUTS) && !w->mb[mb].is_idle &&
+                    i < zb_graph_n_outputs(w->s->plan->g);
+         i++) {
         struct zb_view v = zb_chunk_output(program(w, chunk), run, i);
-        int64_t per_row = zb_shape_elems(&v.shape) /
-                          w->mb[mb].bind.value[ZB_SYM_BATCH];
 
-        ZB_TRY(w->ops->copy_out(
-            w->stream, w->output[i] + w->mb[mb].first_row * per_row, v.data,
-            (size_t)zb_shape_elems(&v.shape) * sizeof(zb_real), "output"));
+        ZB_TRY(zb_return_output(w, &w->mb[mb], i, &v));
     }
     return ZB_OK;
 }
@@ -474,8 +450,21 @@ static enum zb_status fail_in_node(struct zb_worker *w,
                                    const struct zb_node *nd, enum zb_status st)
 {
     return zb_fail_in(st, "device %d, stage %d, %s chunk %d microbatch %d",
-                      w->stage, w->stage, zb_node_type_str(nd->type), nd->chunk,
+                      w->device, w->stage, zb_node_type_str(nd->type), nd->chunk,
                       nd->mb);
+}
+
+/* What the node lets begin, and what others let go on. */
+static enum zb_status follow_up(struct zb_worker *w, const struct zb_node *nd,
+                                size_t i)
+{
+    if (!w->reduces_early) {
+        return ZB_OK;
+    }
+    if (i == w->last_w[nd->chunk]) {
+        ZB_TRY(zb_worker_reduce_chunk(w, nd->chunk));
+    }
+    return zb_worker_progress(w);
 }
 
 enum zb_status zb_worker_run_nodes(struct zb_worker *w,
@@ -491,6 +480,9 @@ enum zb_status zb_worker_run_nodes(struct zb_worker *w,
         w->ops->stream_mark(w->stream,
                             is_timed ? w->node_name[i] : "forward only");
         w->began_ns = zb_now_ns();
+        if (nd->type == ZB_NODE_F) {
+            ZB_TRY(zb_worker_settle(w));
+        }
         st = is_timed && i == w->fail_node
                  ? zb_fail(ZB_EDEVICE, "a failure was asked for")
                  : run_node[nd->type](w, nd->chunk, nd->mb);
@@ -500,6 +492,7 @@ enum zb_status zb_worker_run_nodes(struct zb_worker *w,
         if (is_timed) {
             w->start_ns[i] = w->began_ns;
             w->end_ns[i] = zb_now_ns();
+            ZB_TRY(follow_up(w, nd, i));
         }
         atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
     }

@@ -53,20 +53,20 @@ static enum zb_status time_products(struct zb_worker *w, zb_real *mem,
 
 static enum zb_status do_measure(struct zb_worker *w, void *arg)
 {
-    double *rate = arg; /* [n_stages], each worker its own */
+    double *rate = arg; /* [n_devices], each worker its own */
     void *mem;
     enum zb_status st;
 
     ZB_TRY(w->ops->mem_alloc(w->dev, 3 * SIDE * SIDE * sizeof(zb_real), "peak",
                              &mem));
-    st = time_products(w, mem, &rate[w->stage]);
+    st = time_products(w, mem, &rate[w->device]);
     w->ops->mem_free(w->dev, mem);
     return st;
 }
 
 enum zb_status zb_session_measure_peak(struct zb_session *s, double *flops_out)
 {
-    double *rate = zb_alloc_array((size_t)s->plan->n_stages, sizeof(*rate));
+    double *rate = zb_alloc_array((size_t)s->plan->n_devices, sizeof(*rate));
     enum zb_status st;
 
     if (rate == NULL) {
@@ -75,7 +75,7 @@ enum zb_status zb_session_measure_peak(struct zb_session *s, double *flops_out)
     st = zb_session_each(s, do_measure, rate);
     if (st == ZB_OK) {
         *flops_out = 0;
-        for (int i = 0; i < s->plan->n_stages; i++) {
+        for (int i = 0; i < s->plan->n_devices; i++) {
             *flops_out += rate[i];
         }
     }

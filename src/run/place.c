@@ -25,11 +25,30 @@ int zb_chunk_of(const struct zb_run_plan *p, int virt)
     return chunk;
 }
 
+int zb_device_of(const struct zb_run_plan *p, int stage, int column)
+{
+    return stage * p->n_columns + column;
+}
+
+struct zb_column zb_column_of(const struct zb_run_plan *p, int column)
+{
+    return (struct zb_column){.dp = column / (p->n_sp * p->n_tp),
+                              .sp = column / p->n_tp % p->n_sp,
+                              .tp = column % p->n_tp};
+}
+
 int64_t zb_param_elems(const struct zb_run_plan *p, int param)
 {
     struct zb_param_info info = zb_graph_param(p->g, param);
 
     return zb_shape_elems(&info.shape);
+}
+
+int64_t zb_param_whole_elems(const struct zb_run_plan *p, int param)
+{
+    struct zb_param_info info = zb_graph_param(p->g, param);
+
+    return zb_shape_elems(&info.whole);
 }
 
 int zb_n_channels(const struct zb_run_plan *p)

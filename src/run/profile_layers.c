@@ -220,13 +220,10 @@ static enum zb_status fill(struct zb_seat *s, zb_real *y, int64_t n,
 static enum zb_status fill_message(struct zb_seat *s, struct layer *l,
                                    enum zb_space space)
 {
-    struct zb_param_info like = {
-        .name = "profile", .opts = {.init = ZB_INIT_NORMAL, .std = 1}};
-
     return l->info.bytes[space] == 0
                ? ZB_OK
-               : zb_fill_param(
-                     s->ops, s->stream, &like, (uint64_t)space,
+               : zb_fill_normal(
+                     s->ops, s->stream, (uint64_t)space, "profile", 0, 1,
                      l->run.space[space],
                      (int64_t)(l->info.bytes[space] / sizeof(zb_real)));
 }
@@ -240,8 +237,8 @@ static enum zb_status fill_params(struct zb_seat *s, struct layer *l)
         struct zb_param_info info = zb_graph_param(g, param);
         int64_t n = zb_shape_elems(&info.shape);
 
-        ZB_TRY(zb_fill_param(s->ops, s->stream, &info, s->p->r->o->seed,
-                             l->value[param], n));
+        ZB_TRY(zb_fill_param(s->ops, s->stream, g, param, 0,
+                             s->p->r->o->seed, l->value[param]));
         for (int u = 0; u < info.n_uses; u++) {
             zb_real *grad = l->grad[info.use_ids[u]];
 

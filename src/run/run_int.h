@@ -3,8 +3,13 @@
  * The pieces of a run and who may touch them. A session owns everything; each
  * worker thread alone touches its struct zb_worker, apart from the fields
  * marked otherwise. Shared between threads, the full list: the read-only plan
- * and model, the channels, the group, the abort flag, the command word, and the
- * shared gradients of parameters that several stages hold.
+ * and model, the channels, the groups, the abort flag, the command word, and
+ * the gradients of parameters that several stages hold.
+ *
+ * Devices form a grid: stage x column, where a column is one of dp x sp x tp
+ * (tp fastest) and is a pipeline of its own, with its own channels. All columns
+ * run the same node streams over their part of the batch, and all devices of a
+ * stage are laid out alike.
  */
 #ifndef ZB_RUN_INT_H
 #define ZB_RUN_INT_H
@@ -48,15 +53,65 @@ const char *zb_region_str(enum zb_region r);
 
 #define ZB_NO_OFFSET ((size_t)-1)
 
-/* Offsets from the start of the stage's one allocation. Blocks are indexed
+/* ---- buckets: gradients that are reduced, updated and gathered together --- */
+
+/* Elements that a shard, and the place of a parameter in a bucket, are multiples
+ * of: then kernels cut a parameter only where their vectors end. */
+#define ZB_SHARD_ALIGN 64
+
+/* Parameters, flat, one after the other, cut into as many equal shards as there
+ * are ranks to sum gradients over. Values, gradients and moments of a bucket
+ * lie in the same order. */
+struct zb_bucket {
+    int chunk; /* local; its last W completes the gradients. -1: the bucket is a
+                  parameter with several uses, complete after all of them */
+    int owner; /* stage that has the gradients: this one, but for a bucket of
+                  a parameter that several stages hold */
+    int n_sum; /* copies of the parameters in a tp group whose gradients are
+                  added first; 1: none */
+    int n_params;
+    const int *param;     /* [n_params] */
+    const int64_t *first; /* [n_params] where each begins, in elements */
+    int64_t shard, n;     /* elements of a shard, of all */
+    size_t value, grad;   /* offsets of the arrays; grad only of the owner */
+    size_t m, v;          /* of this rank's shard, or of all with zero_stage 0 */
+};
+
+struct zb_buckets {
+    struct zb_bucket *bucket;
+    int n;
+    int *param; /* storage of bucket[].param and .first */
+    int64_t *first;
+};
+
+struct zb_run_plan;
+/* bucket.c: those of a stage with the cut there is; offsets are left unset. */
+enum zb_status zb_buckets_init(struct zb_buckets *b,
+                               const struct zb_run_plan *p,
+                               int stage) ZB_CHECKED;
+void zb_buckets_release(struct zb_buckets *b);
+
+/* Elements [*first_out, *first_out + *n_out) of n that are those of a shard,
+ * which are of equal size, a multiple of `align`, but for the last ones. */
+void zb_shard_range(int64_t n, int64_t align, int n_shards, int shard,
+                    int64_t *first_out, int64_t *n_out);
+
+/* The part of parameter i of a bucket that lies in elements [begin, end) of the
+ * bucket: elements [*first_out, ..) of the parameter; 0 when there is none. */
+int64_t zb_bucket_part(const struct zb_run_plan *p, const struct zb_bucket *b,
+                       int i, int64_t begin, int64_t end, int64_t *first_out);
+
+/* ---- layout of a device ---------------------------------------------------- */
+
+/* Offsets from the start of the device's one allocation. Blocks are indexed
  * [chunk * n_micro + mb]. */
 struct zb_layout {
     size_t total;
     size_t region_offset[ZB_N_REGIONS];
     size_t region_bytes[ZB_N_REGIONS];
+    struct zb_buckets buckets;
     size_t *param;    /* [n_params of the graph] or ZB_NO_OFFSET */
     size_t *grad;     /* [n_uses] */
-    size_t *m, *v;    /* [n_params] */
     size_t *konst;    /* [n_consts] */
     size_t *fb, *fw, *bw;
     size_t scratch;
@@ -88,7 +143,12 @@ struct zb_run_plan {
     const struct zb_graph *g;
     struct zb_session_opts o; /* strings and arrays copied or NULL */
     char *planner;
+    struct zb_parallel par;
     struct zb_bind max;
+    int n_dp, n_sp, n_tp;
+    int n_shards;  /* n_dp * n_sp: ranks that gradients are summed over */
+    int n_columns; /* n_shards * n_tp */
+    int n_devices; /* n_stages * n_columns */
     int n_stages, n_chunk, n_virtual, n_params, n_uses, n_data, n_consts;
     int *first_layer; /* [n_virtual + 1] */
     struct zb_chunk **chunk; /* [n_virtual], model order */
@@ -205,6 +265,12 @@ int zb_count_held_by_receiver(const struct zb_run_plan *p,
 int zb_n_channels(const struct zb_run_plan *p);
 int zb_channel_from(int channel);
 int zb_channel_to(int channel);
+/* The device of a stage in a column, and the coordinates of a column. */
+int zb_device_of(const struct zb_run_plan *p, int stage, int column);
+struct zb_column {
+    int dp, sp, tp;
+};
+struct zb_column zb_column_of(const struct zb_run_plan *p, int column);
 /* Bytes of one message of a channel. */
 size_t zb_channel_bytes(const struct zb_run_plan *p, int channel);
 int zb_stage_of(const struct zb_run_plan *p, int virt);
@@ -216,6 +282,8 @@ int zb_virt_of(const struct zb_run_plan *p, int stage, int chunk);
 struct zb_micro {
     int64_t first_row;
     struct zb_bind bind;
+    int64_t len; /* of its sequences, without padding */
+    int is_idle; /* 1: no row was left for it; it runs row 0 for nothing */
     double loss_scale; /* gradient of each loss element */
     int64_t n_counted; /* loss elements that count */
 };
@@ -223,7 +291,8 @@ struct zb_micro {
 /* Rows of microbatch i of n when `n_rows` are cut evenly. */
 int64_t zb_micro_rows(int64_t n_rows, int n, int i, int64_t *first_out);
 
-/* Fill mb[0..n_micro). ZB_ECONFIG when the batch does not fit the session. */
+/* Fill mb[0 .. n_dp * n_micro), those of the first replica first. ZB_ECONFIG
+ * when the batch does not fit the session. */
 enum zb_status zb_cut_batch(const struct zb_run_plan *p,
                             const struct zb_step_input *in, int n_micro,
                             struct zb_micro *mb) ZB_CHECKED;
@@ -236,22 +305,34 @@ struct zb_inflight {
     struct zb_bind bind;
 };
 
+/* One group as one member sees it; group == NULL where it would be alone. */
+struct zb_member {
+    struct zb_coll_group *group;
+    int rank;
+};
+
 struct zb_worker {
     struct zb_session *s;
-    int stage;
+    int device, stage, column, dp, sp, tp;
     struct zb_thread thread;
     const struct zb_backend_ops *ops;
     struct zb_device *dev;
     struct zb_stream *stream;
+    struct zb_stream *side; /* reduces gradients, gathers parameters */
     /* Read by the streams of stages that share parameters. */
     struct zb_event *grads_done, *sums_done, *opt_done;
+    struct zb_event *to_side, *from_side; /* order the two streams */
+    struct zb_channel **chan;             /* [n_channels] of its column */
+    /* tp and sp groups; those that reduce gradients and gather parameters;
+     * those of copies of parameters, [n_copy_sizes] */
+    struct zb_member tp_group, sp_group, reduce, gather;
+    struct zb_member *copies;
     char *arena;
     size_t arena_bytes;
 
     void **konst;   /* [n_consts] */
     zb_real **value; /* [n_params] NULL where not here */
     zb_real **grad;  /* [n_uses] */
-    zb_real **m, **v;
     int *mine; /* [n_mine] parameters held here, ascending */
     int n_mine;
 
@@ -259,18 +340,25 @@ struct zb_worker {
     /* Sized by the host between commands. */
     struct zb_inflight *fly; /* [n_chunk * n_fly] */
     double *loss_host;       /* [n_fly] loss sums, copied back in a step */
-    struct zb_micro *own_mb; /* [n_fly] for zb_load_batch() */
+    struct zb_micro *own_mb; /* [n_dp * n_fly] for zb_load_batch() */
+    char *staging; /* [n_fly * staging_bytes] fields that are not as the host
+                      has them: parts of sequences, padded ones; or NULL */
+    int *is_staged; /* [n_fly] in the step under way */
     int n_fly;
 
     /* The step under way. */
     const struct zb_step_input *in;
-    /* [n_micro] the batch, cut: own_mb or the host's */
+    /* [n_micro] this replica's part of the batch, cut: of own_mb or the
+     * host's */
     const struct zb_micro *mb;
     int n_micro;
     int is_training;
+    int reduces_early; /* a bucket is reduced once its last W is done */
     int flags;
     zb_real *const *output;
     int *is_loaded;     /* [n_slots] whether the slot holds its microbatch */
+    size_t *last_w;     /* [n_chunk] node that completes the gradients */
+    int is_gathering;   /* parameters of the last update are not all here */
     void **data;        /* [n_data] addresses of the current microbatch */
     double *sumsq_host; /* [n_params] */
     int64_t t;          /* optimizer steps done */
@@ -295,9 +383,10 @@ struct zb_session {
     struct zb_run_plan *plan;
     struct zb_backend *be;
     struct zb_abort ab;
-    struct zb_channel **chan; /* [n_channels] */
-    struct zb_group *group;
-    struct zb_worker *worker; /* [n_stages] */
+    struct zb_channel **chan; /* [n_columns * n_channels] */
+    struct zb_groups *groups;
+    struct zb_group *group;   /* of all; values [n_params * n_columns] */
+    struct zb_worker *worker; /* [n_devices] */
     int n_running;            /* threads started and not joined */
     struct zb_barrier leave;  /* workers only, on the way out */
 
@@ -308,8 +397,9 @@ struct zb_session {
     struct zb_signal done;
     _Atomic uint32_t n_done;
 
-    struct zb_micro *mb; /* [n_mb] microbatches of the step under way */
+    struct zb_micro *mb; /* [n_dp * n_mb] microbatches of the step under way */
     int n_mb;
+    int is_reduced; /* gradients were reduced since they were last cleared */
     struct zb_schedule *eval; /* forward only, when not of plan->o.n_micro */
     double last_flops;
 
@@ -338,6 +428,19 @@ void zb_session_stop(struct zb_session *s);
 /* worker.c: the thread's function; `arg` is the worker. */
 void zb_worker_main(void *arg);
 
+/* groups.c: the groups of all axes, and what a worker sees of them. */
+enum zb_status zb_groups_new(struct zb_session *s) ZB_CHECKED;
+void zb_groups_free(struct zb_groups *g);
+enum zb_status zb_worker_join_groups(struct zb_worker *w) ZB_CHECKED;
+void zb_worker_leave_groups(struct zb_worker *w);
+/* The group that adds the gradients of `n_sum` copies. */
+struct zb_member zb_worker_copies(const struct zb_worker *w, int n_sum);
+/* How passes reach the groups; the argument is the worker. */
+extern const struct zb_coll_ops zb_worker_coll_ops;
+/* Tell the watchdog what this worker may be waiting for. */
+void zb_wait_begin(struct zb_worker *w, const char *what);
+void zb_wait_end(struct zb_worker *w);
+
 /* watch.c: called by the waiting host between turns. */
 #define ZB_WATCH_TURN_NS 200000000
 struct zb_watch {
@@ -357,31 +460,69 @@ enum zb_status zb_worker_run_nodes(struct zb_worker *w,
                                    const struct zb_stage_nodes *nodes)
     ZB_CHECKED;
 
-/* update.c: y = value; y = a parameter's start values, of which neither stage
- * nor layout matter; *y = sum of x^2. Only enqueued. */
+/* The worker of the same column on another stage. */
+struct zb_worker *zb_worker_at(const struct zb_worker *w, int stage);
+
+/* load.c: fields of a microbatch from the host's batch. Bytes of staging for
+ * one microbatch; what is not the host's memory is put there. */
+/* Output i of a microbatch, or this rank's part of it, to the caller. */
+enum zb_status zb_return_output(struct zb_worker *w, const struct zb_micro *m,
+                                int i, const struct zb_view *v) ZB_CHECKED;
+int zb_slot_of(const struct zb_worker *w, int chunk, int mb);
+size_t zb_staging_bytes(const struct zb_run_plan *p);
+int zb_needs_staging(const struct zb_run_plan *p,
+                     const struct zb_step_input *in);
+
+/* params.c, grads.c, update.c: y = value; y = a shard's start values, of which
+ * neither stage nor layout matter; *y = sum of x^2. Only enqueued. */
 enum zb_status zb_fill(const struct zb_backend_ops *ops,
                        struct zb_stream *stream, zb_real *y, int64_t n,
                        double value, const char *label) ZB_CHECKED;
+enum zb_status zb_fill_normal(const struct zb_backend_ops *ops,
+                              struct zb_stream *stream, uint64_t seed,
+                              const char *name, int64_t first, double std,
+                              zb_real *y, int64_t n) ZB_CHECKED;
 enum zb_status zb_fill_param(const struct zb_backend_ops *ops,
                              struct zb_stream *stream,
-                             const struct zb_param_info *info, uint64_t seed,
-                             zb_real *y, int64_t n) ZB_CHECKED;
+                             const struct zb_graph *g, int param, int tp_rank,
+                             uint64_t seed, zb_real *y) ZB_CHECKED;
 enum zb_status zb_sum_squares(const struct zb_backend_ops *ops,
                               struct zb_stream *stream, const zb_real *x,
                               int64_t n, double *y,
                               const char *label) ZB_CHECKED;
 
-/* update.c: gradients and parameters on the worker. */
+/* params.c: values of the parameters held here. */
+enum zb_status zb_worker_fill_params(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_fill(struct zb_worker *w, zb_real *y, int64_t n,
                               double value, const char *label) ZB_CHECKED;
+/* Copy between a shard and the whole tensor, both in host memory. */
+void zb_shard_from_whole(const struct zb_run_plan *p, int param, int tp_rank,
+                         const zb_real *whole, zb_real *shard);
+void zb_shard_to_whole(const struct zb_run_plan *p, int param, int tp_rank,
+                       const zb_real *shard, zb_real *whole);
+
+/* grads.c: in the order of a step. Clear; reduce the buckets that the last W of
+ * a chunk completed; advance what is under way, without waiting; add the uses
+ * of shared parameters (may be repeated); reduce what is left and wait: then
+ * each rank has its shard (with zero_stage 0: all) of the sums. */
 enum zb_status zb_worker_zero_grad(struct zb_worker *w) ZB_CHECKED;
+enum zb_status zb_worker_reduce_chunk(struct zb_worker *w,
+                                      int chunk) ZB_CHECKED;
+enum zb_status zb_worker_progress(struct zb_worker *w) ZB_CHECKED;
+enum zb_status zb_worker_sum_uses(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_reduce_grads(struct zb_worker *w) ZB_CHECKED;
+/* The gradient of a use, wherever in the column it lies. */
+zb_real *zb_worker_use_grad(struct zb_worker *w, int use);
+
+/* update.c: clip, step, and begin to gather what other ranks updated; wait
+ * until all parameters are here. */
 enum zb_status zb_worker_update(struct zb_worker *w, double lr,
                                 double *norm_out) ZB_CHECKED;
-enum zb_status zb_worker_fill_params(struct zb_worker *w) ZB_CHECKED;
+enum zb_status zb_worker_settle(struct zb_worker *w) ZB_CHECKED;
 
-/* Elements of a parameter. */
+/* Elements of a rank's shard of a parameter, and of the whole. */
 int64_t zb_param_elems(const struct zb_run_plan *p, int param);
+int64_t zb_param_whole_elems(const struct zb_run_plan *p, int param);
 size_t zb_round_up(size_t bytes);
 
 #endif

@@ -104,14 +104,28 @@ static void find_uses(struct zb_run_plan *p)
     }
 }
 
+/* The stage of the first use owns the gradient; without one, the first that
+ * holds the parameter answers for it. */
 static void find_owners(struct zb_run_plan *p)
 {
+    for (int v = 0; v < p->n_virtual; v++) {
+        const struct zb_chunk_info *info = &p->info[v];
+        int stage = zb_stage_of(p, v);
+
+        for (int i = 0; i < info->n_uses; i++) {
+            int param = p->use_param[info->uses[i]];
+
+            if (zb_graph_param(p->g, param).use_ids[0] == info->uses[i]) {
+                p->owner[param] = stage;
+            }
+        }
+    }
     for (int v = 0; v < p->n_virtual; v++) {
         for (int i = 0; i < p->info[v].n_params; i++) {
             int param = p->info[v].params[i], stage = zb_stage_of(p, v);
 
             if (p->owner[param] < 0) {
-                p->owner[param] = stage; /* the first use decides */
+                p->owner[param] = stage;
             } else if (p->owner[param] != stage) {
                 p->is_shared[param] = 1;
                 p->has_shared = 1;
@@ -146,6 +160,7 @@ static enum zb_status check_opts(const struct zb_session_opts *o)
         int64_t value;
     } at_least_one[] = {
         {"n_stages", o->n_stages},
+        {"n_dp", o->n_dp},
         {"n_micro", o->n_micro},
         {"max_rows", o->max_rows},
         {"max_seq", o->max_seq},
@@ -159,10 +174,10 @@ static enum zb_status check_opts(const struct zb_session_opts *o)
                            (long long)at_least_one[i].value);
         }
     }
-    if (o->max_rows < o->n_micro) {
+    if (o->max_rows / o->n_dp < o->n_micro) {
         return zb_fail(ZB_EINVAL,
-                       "%lld rows can not be cut into %d microbatches",
-                       (long long)o->max_rows, o->n_micro);
+                       "%lld rows can not be cut into %d x %d microbatches",
+                       (long long)o->max_rows, o->n_dp, o->n_micro);
     }
     return ZB_OK;
 }
@@ -217,12 +232,13 @@ static enum zb_status fill(struct zb_run_plan *p)
     return zb_run_device_bytes(p, &most);
 }
 
-static struct zb_bind largest_micro(const struct zb_session_opts *o)
+static struct zb_bind largest_micro(const struct zb_graph *g,
+                                    const struct zb_session_opts *o)
 {
-    struct zb_bind max = {.value[ZB_SYM_SEQ] = o->max_seq};
+    int64_t n = (int64_t)o->n_dp * o->n_micro;
 
-    max.value[ZB_SYM_BATCH] = (o->max_rows + o->n_micro - 1) / o->n_micro;
-    return max;
+    return zb_parallel_bind(zb_graph_parallel(g), (o->max_rows + n - 1) / n,
+                            o->max_seq);
 }
 
 static enum zb_status plan_new(const struct zb_model *model,
@@ -234,7 +250,7 @@ static enum zb_status plan_new(const struct zb_model *model,
     enum zb_status st;
 
     ZB_TRY(check_opts(o));
-    max = largest_micro(o);
+    max = largest_micro(zb_model_graph(model), o);
     ZB_TRY(zb_costs_make(zb_model_graph(model), &max, o, may_run, &costs));
     st = strcmp(o->planner, "auto") == 0
              ? zb_run_plan_fastest(model, o, &costs, p_out)
@@ -277,7 +293,14 @@ enum zb_status zb_run_plan_make(const struct zb_model *model,
     p->n_uses = zb_graph_n_uses(p->g);
     p->n_data = zb_graph_n_data(p->g);
     p->n_consts = zb_graph_n_consts(p->g);
-    p->max = largest_micro(o);
+    p->par = *zb_graph_parallel(p->g);
+    p->n_dp = o->n_dp;
+    p->n_sp = p->par.sp;
+    p->n_tp = p->par.tp;
+    p->n_shards = p->n_dp * p->n_sp;
+    p->n_columns = p->n_shards * p->n_tp;
+    p->n_devices = p->n_stages * p->n_columns;
+    p->max = largest_micro(p->g, o);
     p->share = share;
     p->costs = *costs;
     p->planner = zb_strdup(o->planner);

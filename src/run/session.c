@@ -14,6 +14,10 @@ void zb_session_opts_init(struct zb_session_opts *o)
     *o = (struct zb_session_opts){
         .backend = "auto",
         .n_stages = 1,
+        .n_dp = 1,
+        .zero_stage = 1,
+        .overlap_reduce = 1,
+        .overlap_gather = 1,
         .n_micro = 1,
         .max_rows = 1,
         .max_seq = 1,
@@ -54,7 +58,7 @@ static enum zb_status end_with_error(struct zb_session *s)
 static enum zb_status wait_done(struct zb_session *s)
 {
     struct zb_watch watch;
-    uint32_t n = (uint32_t)s->plan->n_stages;
+    uint32_t n = (uint32_t)s->plan->n_devices;
 
     zb_watch_init(&watch, s);
     for (;;) {
@@ -97,6 +101,7 @@ static enum zb_status do_each(struct zb_worker *w, void *arg)
 {
     struct each_arg *a = arg;
 
+    ZB_TRY(zb_worker_settle(w));
     ZB_TRY(a->fn(w, a->arg));
     return w->ops->stream_sync(w->stream);
 }
@@ -125,13 +130,15 @@ static int64_t latency_ns(const struct zb_run_plan *p, int ch)
 static enum zb_status make_channels(struct zb_session *s)
 {
     const struct zb_run_plan *p = s->plan;
-    size_t n = (size_t)zb_n_channels(p);
+    size_t n_channels = (size_t)zb_n_channels(p);
+    size_t n = (size_t)p->n_columns * n_channels;
 
     s->chan = zb_alloc_array(n, sizeof(*s->chan));
     if (s->chan == NULL) {
         return ZB_ENOMEM;
     }
-    for (size_t ch = 0; ch < n; ch++) {
+    for (size_t i = 0; i < n; i++) {
+        size_t ch = i % n_channels;
         struct zb_channel_opts o = {
             .ops = s->be->ops,
             .name = p->chan_name[ch],
@@ -141,47 +148,82 @@ static enum zb_status make_channels(struct zb_session *s)
             .has_meta_cache = p->o.has_metadata_cache,
         };
 
-        ZB_TRY(zb_channel_new(&o, &s->ab, &s->chan[ch]));
+        ZB_TRY(zb_channel_new(&o, &s->ab, &s->chan[i]));
     }
+    return ZB_OK;
+}
+
+static enum zb_status reserve_worker(struct zb_worker *w, int n_micro)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    size_t n = (size_t)n_micro;
+    struct zb_inflight *fly =
+        zb_alloc_array((size_t)p->n_chunk * n, sizeof(*fly));
+    double *loss = zb_alloc_array(n, sizeof(*loss));
+    struct zb_micro *cut = zb_alloc_array((size_t)p->n_dp * n, sizeof(*cut));
+    int *is_staged = zb_alloc_array(n, sizeof(*is_staged));
+
+    if (fly == NULL || loss == NULL || cut == NULL || is_staged == NULL) {
+        zb_free(fly);
+        zb_free(loss);
+        zb_free(cut);
+        zb_free(is_staged);
+        return ZB_ENOMEM;
+    }
+    zb_free(w->fly);
+    zb_free(w->loss_host);
+    zb_free(w->own_mb);
+    zb_free(w->is_staged);
+    zb_free(w->staging);
+    w->fly = fly;
+    w->loss_host = loss;
+    w->own_mb = cut;
+    w->is_staged = is_staged;
+    w->staging = NULL;
+    w->mb = NULL; /* of a step that is over */
+    w->n_fly = n_micro;
     return ZB_OK;
 }
 
 /* Room for the microbatches of a step, on the host and in the workers. */
 static enum zb_status reserve_micro(struct zb_session *s, int n_micro)
 {
-    size_t n_fly = (size_t)s->plan->n_chunk * (size_t)n_micro;
+    size_t n_dp = (size_t)s->plan->n_dp;
     struct zb_micro *mb;
 
     if (n_micro <= s->n_mb) {
         return ZB_OK;
     }
-    mb = zb_realloc_array(s->mb, (size_t)s->n_mb, (size_t)n_micro, sizeof(*mb));
+    mb = zb_realloc_array(s->mb, n_dp * (size_t)s->n_mb,
+                          n_dp * (size_t)n_micro, sizeof(*mb));
     if (mb == NULL) {
         return ZB_ENOMEM;
     }
     s->mb = mb;
-    for (int i = 0; i < s->plan->n_stages; i++) {
-        struct zb_worker *w = &s->worker[i];
-        struct zb_inflight *fly = zb_alloc_array(n_fly, sizeof(*fly));
-        double *loss = zb_alloc_array((size_t)n_micro, sizeof(*loss));
-        struct zb_micro *cut = zb_alloc_array((size_t)n_micro, sizeof(*cut));
-
-        if (fly == NULL || loss == NULL || cut == NULL) {
-            zb_free(fly);
-            zb_free(loss);
-            zb_free(cut);
-            return ZB_ENOMEM;
-        }
-        zb_free(w->fly);
-        zb_free(w->loss_host);
-        zb_free(w->own_mb);
-        w->fly = fly;
-        w->loss_host = loss;
-        w->own_mb = cut;
-        w->mb = NULL; /* of a step that is over */
-        w->n_fly = n_micro;
+    for (int i = 0; i < s->plan->n_devices; i++) {
+        ZB_TRY(reserve_worker(&s->worker[i], n_micro));
     }
     s->n_mb = n_micro;
+    return ZB_OK;
+}
+
+/* Made when the first batch asks for it. */
+static enum zb_status reserve_staging(struct zb_session *s,
+                                      const struct zb_step_input *in)
+{
+    size_t bytes = zb_staging_bytes(s->plan);
+
+    for (int i = 0; zb_needs_staging(s->plan, in) && i < s->plan->n_devices;
+         i++) {
+        struct zb_worker *w = &s->worker[i];
+
+        if (w->staging == NULL) {
+            w->staging = zb_alloc_array((size_t)w->n_fly, bytes);
+            if (w->staging == NULL) {
+                return ZB_ENOMEM;
+            }
+        }
+    }
     return ZB_OK;
 }
 
@@ -189,17 +231,17 @@ static enum zb_status start_workers(struct zb_session *s)
 {
     const struct zb_run_plan *p = s->plan;
 
-    zb_barrier_init(&s->leave, (uint32_t)p->n_stages);
-    for (int i = 0; i < p->n_stages; i++) {
+    zb_barrier_init(&s->leave, (uint32_t)p->n_devices);
+    for (int i = 0; i < p->n_devices; i++) {
         char name[24];
         enum zb_status st;
 
-        snprintf(name, sizeof(name), "stage %d", i);
+        snprintf(name, sizeof(name), "device %d", i);
         st = zb_thread_start(&s->worker[i].thread, name, zb_worker_main,
                              &s->worker[i]);
         if (st != ZB_OK) {
             zb_abort_raise(&s->ab, st, zb_error_text());
-            zb_barrier_dismiss(&s->leave, (uint32_t)(p->n_stages - i));
+            zb_barrier_dismiss(&s->leave, (uint32_t)(p->n_devices - i));
             return end_with_error(s);
         }
         s->n_running++;
@@ -224,12 +266,30 @@ static enum zb_status check_sim(const struct zb_session *s)
     return ZB_OK;
 }
 
+static void init_worker(struct zb_session *s, int device)
+{
+    const struct zb_run_plan *p = s->plan;
+    struct zb_worker *w = &s->worker[device];
+    struct zb_column c = zb_column_of(p, device % p->n_columns);
+
+    w->s = s;
+    w->device = device;
+    w->stage = device / p->n_columns;
+    w->column = device % p->n_columns;
+    w->dp = c.dp;
+    w->sp = c.sp;
+    w->tp = c.tp;
+    w->chan = s->chan + w->column * zb_n_channels(p);
+    w->ops = s->be->ops;
+    w->fail_node = ZB_NO_OFFSET;
+}
+
 static enum zb_status open_session(struct zb_session *s,
                                    const struct zb_model *model,
                                    const struct zb_session_opts *o)
 {
+    const struct zb_run_plan *p;
     struct zb_backend_opts bo = {
-        .n_devices = o->n_stages,
         .threads_per_device = o->threads_per_device,
         .seed = o->check_seed,
         .max_delay_us = o->check_delay_us,
@@ -238,22 +298,23 @@ static enum zb_status open_session(struct zb_session *s,
     ZB_TRY(zb_run_plan_new_on_devices(model, o, &s->plan));
     zb_run_plan_log(s->plan);
     ZB_TRY(zb_run_plan_check_memory(s->plan));
-    s->worker = zb_alloc_array((size_t)o->n_stages, sizeof(*s->worker));
+    p = s->plan;
+    bo.n_devices = p->n_devices;
+    s->worker = zb_alloc_array((size_t)p->n_devices, sizeof(*s->worker));
     if (s->worker == NULL) {
         return ZB_ENOMEM;
     }
     ZB_TRY(zb_backend_open(o->backend, &bo, &s->be));
     ZB_TRY(check_sim(s));
-    for (int i = 0; i < o->n_stages; i++) {
-        s->worker[i].s = s;
-        s->worker[i].stage = i;
-        s->worker[i].ops = s->be->ops;
-        s->worker[i].fail_node = ZB_NO_OFFSET;
-    }
     ZB_TRY(zb_notes_init(s));
     ZB_TRY(make_channels(s));
-    ZB_TRY(zb_group_new(o->n_stages, (size_t)s->plan->n_params, &s->ab,
+    ZB_TRY(zb_groups_new(s));
+    ZB_TRY(zb_group_new(p->n_devices,
+                        (size_t)p->n_params * (size_t)p->n_columns, &s->ab,
                         &s->group));
+    for (int i = 0; i < p->n_devices; i++) {
+        init_worker(s, i);
+    }
     ZB_TRY(reserve_micro(s, o->n_micro));
     return start_workers(s);
 }
@@ -295,13 +356,18 @@ void zb_session_free(struct zb_session *s)
         return;
     }
     zb_session_stop(s);
-    for (int i = 0; s->worker != NULL && i < s->plan->n_stages; i++) {
+    for (int i = 0; s->worker != NULL && i < s->plan->n_devices; i++) {
+        zb_free(s->worker[i].staging);
+        zb_free(s->worker[i].is_staged);
         zb_free(s->worker[i].own_mb);
         zb_free(s->worker[i].loss_host);
         zb_free(s->worker[i].fly);
     }
     zb_group_free(s->group);
-    for (int c = 0; s->chan != NULL && c < zb_n_channels(s->plan); c++) {
+    zb_groups_free(s->groups);
+    for (int c = 0; s->chan != NULL &&
+                    c < s->plan->n_columns * zb_n_channels(s->plan);
+         c++) {
         zb_channel_free(s->chan[c]);
     }
     if (s->be != NULL) {
@@ -368,10 +434,11 @@ struct step_arg {
     const struct zb_schedule *sched;
     int n_micro;
     int is_training;
+    int updates; /* 1: the optimizer's step follows */
     int flags;
     zb_real *const *output;
     double lr;
-    double norm; /* written by stage 0 */
+    double norm; /* written by device 0 */
 };
 
 static enum zb_status do_nodes(struct zb_worker *w, void *arg)
@@ -381,6 +448,7 @@ static enum zb_status do_nodes(struct zb_worker *w, void *arg)
     ZB_TRY(zb_worker_begin(w, a->in, w->s->mb, a->n_micro, a->is_training));
     w->flags = a->flags;
     w->output = a->output;
+    w->reduces_early = a->updates && w->s->plan->o.overlap_reduce;
     ZB_TRY(zb_worker_run_nodes(w, &a->sched->stages[w->stage]));
     return w->ops->stream_sync(w->stream);
 }
@@ -396,9 +464,11 @@ static enum zb_status update(struct zb_worker *w, struct step_arg *a)
 {
     double norm;
 
+    ZB_TRY(zb_worker_sum_uses(w));
     ZB_TRY(zb_worker_reduce_grads(w));
+    w->reduces_early = 0;
     ZB_TRY(zb_worker_update(w, a->lr, &norm));
-    if (w->stage == 0) {
+    if (w->device == 0) {
         a->norm = norm;
     }
     return w->ops->stream_sync(w->stream);
@@ -409,8 +479,8 @@ static enum zb_status do_update(struct zb_worker *w, void *arg)
     enum zb_status st = update(w, arg);
 
     return st == ZB_OK ? ZB_OK
-                       : zb_fail_in(st, "device %d, stage %d, update", w->stage,
-                                    w->stage);
+                       : zb_fail_in(st, "device %d, stage %d, update",
+                                    w->device, w->stage);
 }
 
 static enum zb_status do_train_step(struct zb_worker *w, void *arg)
@@ -420,25 +490,47 @@ static enum zb_status do_train_step(struct zb_worker *w, void *arg)
     return do_update(w, arg);
 }
 
-/* The loss from the sums of the stage that has it, in microbatch order. */
+/* The loss sum of microbatch i of a replica: its parts, in rank order. */
+static double micro_loss(const struct zb_session *s, int dp, int i)
+{
+    const struct zb_run_plan *p = s->plan;
+    int stage = zb_stage_of(p, p->n_virtual - 1);
+    double sum = 0;
+
+    for (int sp = 0; sp < p->n_sp; sp++) {
+        int column = (dp * p->n_sp + sp) * p->n_tp;
+
+        sum += s->worker[zb_device_of(p, stage, column)].loss_host[i];
+    }
+    return sum;
+}
+
+/* The loss from the sums of the devices that have them, in the order of the
+ * batch. */
 static void add_up_loss(struct zb_session *s, int n_micro,
                         struct zb_step_result *res)
 {
     const struct zb_run_plan *p = s->plan;
-    struct zb_worker *w = &s->worker[zb_stage_of(p, p->n_virtual - 1)];
+    int n = p->n_dp * n_micro, n_used = 0;
     double mean_sum = 0;
 
     res->loss_sum = 0;
     res->n_counted = 0;
-    for (int i = 0; i < n_micro; i++) {
-        res->loss_sum += w->loss_host[i];
+    for (int i = 0; i < n; i++) {
+        double sum = micro_loss(s, i / n_micro, i % n_micro);
+
+        if (s->mb[i].is_idle) {
+            continue;
+        }
+        n_used++;
+        res->loss_sum += sum;
         res->n_counted += s->mb[i].n_counted;
         if (s->mb[i].n_counted > 0) {
-            mean_sum += w->loss_host[i] / (double)s->mb[i].n_counted;
+            mean_sum += sum / (double)s->mb[i].n_counted;
         }
     }
     res->loss = p->o.loss_average == ZB_LOSS_PER_MICROBATCH
-                    ? mean_sum / n_micro
+                    ? mean_sum / n_used
                 : res->n_counted > 0 ? res->loss_sum / (double)res->n_counted
                                      : 0;
 }
@@ -460,19 +552,20 @@ static double step_flops(const struct zb_session *s, int n_micro)
     const struct zb_run_plan *p = s->plan;
     double sum = 0;
 
-    for (int i = 0; i < n_micro; i++) {
+    for (int i = 0; i < p->n_dp * n_micro; i++) {
         struct zb_flops f = zb_graph_flops(
             p->g, 0, zb_graph_n_layers(p->g), &s->mb[i].bind);
 
         sum += f.f + f.b + f.w;
     }
-    return sum;
+    return sum * p->n_sp * p->n_tp;
 }
 
 static enum zb_status run_step(struct zb_session *s, struct step_arg *a,
                                zb_command_fn fn, struct zb_step_result *res)
 {
     ZB_TRY(reserve_micro(s, a->n_micro));
+    ZB_TRY(reserve_staging(s, a->in));
     ZB_TRY(zb_cut_batch(s->plan, a->in, a->n_micro, s->mb));
     if ((a->flags & ZB_RETURN_OUTPUTS) && res->output == NULL) {
         return zb_fail(ZB_EINVAL, "outputs asked for without room for them");
@@ -487,6 +580,15 @@ static enum zb_status run_step(struct zb_session *s, struct step_arg *a,
     return ZB_OK;
 }
 
+/* Each rank has its own shard of sums, and old parts of the others. */
+static enum zb_status check_gradients(const struct zb_session *s)
+{
+    return s->is_reduced && s->plan->n_columns > 1
+               ? zb_fail(ZB_EINVAL, "gradients are those of a step that is "
+                                    "over: zb_zero_grad() comes first")
+               : ZB_OK;
+}
+
 enum zb_status zb_forward_backward_step(struct zb_session *s,
                                         const struct zb_step_input *in,
                                         int flags, struct zb_step_result *res)
@@ -497,6 +599,7 @@ enum zb_status zb_forward_backward_step(struct zb_session *s,
                          .is_training = 1,
                          .flags = flags};
 
+    ZB_TRY(check_gradients(s));
     return run_step(s, &a, do_nodes, res);
 }
 
@@ -508,9 +611,11 @@ enum zb_status zb_train_step(struct zb_session *s,
                          .sched = s->plan->sched,
                          .n_micro = s->plan->o.n_micro,
                          .is_training = 1,
+                         .updates = 1,
                          .lr = lr};
 
     ZB_TRY(run_step(s, &a, do_train_step, res));
+    s->is_reduced = 1;
     res->grad_norm = a.norm;
     return ZB_OK;
 }
@@ -520,7 +625,9 @@ enum zb_status zb_optimizer_step(struct zb_session *s, double lr,
 {
     struct step_arg a = {.lr = lr};
 
+    ZB_TRY(check_gradients(s));
     ZB_TRY(run_command(s, do_update, &a));
+    s->is_reduced = 1;
     if (res != NULL) {
         res->grad_norm = a.norm;
     }
@@ -529,7 +636,9 @@ enum zb_status zb_optimizer_step(struct zb_session *s, double lr,
 
 enum zb_status zb_zero_grad(struct zb_session *s)
 {
-    return run_command(s, do_zero_grad, NULL);
+    ZB_TRY(run_command(s, do_zero_grad, NULL));
+    s->is_reduced = 0;
+    return ZB_OK;
 }
 
 /* A forward-only schedule for n_micro; kept until another number is asked for.
@@ -546,7 +655,7 @@ static enum zb_status eval_schedule(struct zb_session *s, int n_micro,
     }
     if (s->eval == NULL || s->eval->n_micro != n_micro) {
         ZB_TRY(zb_plan_repeat(s->plan->eval, n_micro, &made));
-        for (int i = 0; i < s->plan->n_stages; i++) {
+        for (int i = 0; i < s->plan->n_devices; i++) {
             /* The watchdog may look before a worker is at its next node. */
             atomic_store(&s->worker[i].node, NULL);
         }

@@ -11,7 +11,7 @@ static uint64_t total_progress(const struct zb_session *s)
 {
     uint64_t sum = 0;
 
-    for (int i = 0; i < s->plan->n_stages; i++) {
+    for (int i = 0; i < s->plan->n_devices; i++) {
         sum += atomic_load_explicit(&s->worker[i].progress,
                                     memory_order_relaxed);
     }
@@ -61,7 +61,7 @@ void zb_watch_look(struct zb_watch *watch, struct zb_session *s)
     }
     at = (size_t)snprintf(text, sizeof(text), "nothing moved for %.0f s",
                           still_s);
-    for (int i = 0; i < s->plan->n_stages && at < sizeof(text); i++) {
+    for (int i = 0; i < s->plan->n_devices && at < sizeof(text); i++) {
         at += describe(&s->worker[i], text + at, sizeof(text) - at);
     }
     zb_abort_raise(&s->ab, ZB_ETIMEOUT, text);

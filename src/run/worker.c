@@ -51,8 +51,6 @@ static enum zb_status place_tensors(struct zb_worker *w)
 
     ZB_TRY(addresses(w, l->konst, p->n_consts, &w->konst));
     ZB_TRY(addresses(w, l->param, p->n_params, &w->value));
-    ZB_TRY(addresses(w, l->m, p->n_params, &w->m));
-    ZB_TRY(addresses(w, l->v, p->n_params, &w->v));
     return addresses(w, l->grad, p->n_uses, &w->grad);
 }
 
@@ -67,12 +65,18 @@ static enum zb_status alloc_state(struct zb_worker *w)
     w->start_ns = zb_alloc_array(w->nodes->n, sizeof(int64_t));
     w->end_ns = zb_alloc_array(w->nodes->n, sizeof(int64_t));
     w->node_name = zb_alloc_array(w->nodes->n, sizeof(char *));
+    w->last_w = zb_alloc_array((size_t)p->n_chunk, sizeof(*w->last_w));
     if (w->data == NULL || w->is_loaded == NULL || w->sumsq_host == NULL ||
-        w->start_ns == NULL || w->end_ns == NULL || w->node_name == NULL) {
+        w->start_ns == NULL || w->end_ns == NULL || w->node_name == NULL ||
+        w->last_w == NULL) {
         return ZB_ENOMEM;
     }
     for (size_t i = 0; i < w->nodes->n; i++) {
         const struct zb_node *nd = &w->nodes->node[i];
+
+        if (nd->type == ZB_NODE_W || nd->type == ZB_NODE_BW) {
+            w->last_w[nd->chunk] = i;
+        }
 
         w->node_name[i] =
             zb_format("stage %d %s chunk %d microbatch %d", w->stage,
@@ -91,13 +95,13 @@ static enum zb_status join_channels(struct zb_worker *w)
 
     for (int ch = 0; ch < zb_n_channels(p); ch++) {
         if (zb_stage_of(p, zb_channel_from(ch)) == w->stage) {
-            ZB_TRY(zb_channel_join_sender(w->s->chan[ch], w->dev));
+            ZB_TRY(zb_channel_join_sender(w->chan[ch], w->dev));
         }
         if (zb_stage_of(p, zb_channel_to(ch)) == w->stage) {
-            ZB_TRY(zb_channel_join_receiver(w->s->chan[ch], w->dev));
+            ZB_TRY(zb_channel_join_receiver(w->chan[ch], w->dev));
         }
         if (l->msg_n[ch] > 0) {
-            zb_channel_give_memory(w->s->chan[ch], l->msg_first[ch],
+            zb_channel_give_memory(w->chan[ch], l->msg_first[ch],
                                    l->msg_n[ch], w->arena + l->msg[ch],
                                    zb_channel_bytes(p, ch));
         }
@@ -110,8 +114,11 @@ static enum zb_status setup(struct zb_worker *w)
     const struct zb_layout *l = &w->s->plan->layout[w->stage];
 
     w->nodes = &w->s->plan->sched->stages[w->stage];
-    ZB_TRY(w->ops->device_open(w->s->be, w->stage, &w->dev));
+    ZB_TRY(w->ops->device_open(w->s->be, w->device, &w->dev));
     ZB_TRY(w->ops->stream_new(w->dev, "compute", &w->stream));
+    ZB_TRY(w->ops->stream_new(w->dev, "side", &w->side));
+    ZB_TRY(w->ops->event_new(w->dev, &w->to_side));
+    ZB_TRY(w->ops->event_new(w->dev, &w->from_side));
     ZB_TRY(w->ops->event_new(w->dev, &w->grads_done));
     ZB_TRY(w->ops->event_new(w->dev, &w->sums_done));
     ZB_TRY(w->ops->event_new(w->dev, &w->opt_done));
@@ -121,6 +128,7 @@ static enum zb_status setup(struct zb_worker *w)
     ZB_TRY(place_tensors(w));
     ZB_TRY(alloc_state(w));
     ZB_TRY(join_channels(w));
+    ZB_TRY(zb_worker_join_groups(w));
     /* Others may wait for this worker's events from here on. */
     ZB_TRY(zb_group_meet(w->s->group));
     return zb_worker_fill_params(w);
@@ -134,10 +142,10 @@ static void leave_channels(struct zb_worker *w)
 
     for (int ch = 0; ch < zb_n_channels(p); ch++) {
         if (zb_stage_of(p, zb_channel_from(ch)) == w->stage) {
-            zb_channel_leave_sender(w->s->chan[ch]);
+            zb_channel_leave_sender(w->chan[ch]);
         }
         if (zb_stage_of(p, zb_channel_to(ch)) == w->stage) {
-            zb_channel_leave_receiver(w->s->chan[ch]);
+            zb_channel_leave_receiver(w->chan[ch]);
         }
     }
 }
@@ -163,9 +171,8 @@ static void free_host_state(struct zb_worker *w)
     zb_free(w->sumsq_host);
     zb_free(w->is_loaded);
     zb_free(w->data);
+    zb_free(w->last_w);
     zb_free(w->grad);
-    zb_free(w->v);
-    zb_free(w->m);
     zb_free(w->value);
     zb_free(w->konst);
     zb_free(w->mine);
@@ -173,12 +180,17 @@ static void free_host_state(struct zb_worker *w)
 
 static void leave(struct zb_worker *w)
 {
-    struct zb_event *events[] = {w->opt_done, w->sums_done, w->grads_done};
+    struct zb_event *events[] = {w->from_side, w->to_side, w->opt_done,
+                                 w->sums_done, w->grads_done};
 
+    if (w->side != NULL) {
+        w->ops->stream_free(w->side);
+    }
     if (w->stream != NULL) {
         w->ops->stream_free(w->stream);
     }
     meet_to_leave(w);
+    zb_worker_leave_groups(w);
     leave_channels(w);
     for (size_t i = 0; i < ZB_COUNT_OF(events); i++) {
         if (events[i] != NULL) {
@@ -215,7 +227,7 @@ void zb_worker_main(void *arg)
     enum zb_status st = setup(w);
 
     if (st != ZB_OK && st != ZB_EABORT) {
-        zb_fail_in(st, "device %d, stage %d, set-up", w->stage, w->stage);
+        zb_fail_in(st, "device %d, stage %d, set-up", w->device, w->stage);
     }
     report(w, st);
     while (st == ZB_OK) {

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Values of the parameters of a worker: drawn, or read from a file. */
+#include "config.h"
+#include "run/run_int.h"
+
+#include <string.h>
+
+#include "zb/ckpt.h"
+#include "zb/hash.h"
+#include "zb/mem.h"
+
+enum zb_status zb_fill(const struct zb_backend_ops *ops,
+                       struct zb_stream *stream, zb_real *y, int64_t n,
+                       double value, const char *label)
+{
+    struct zb_k_fill k = {.n = n, .value = value, .y = y};
+    struct zb_launch l = {.kernel = ZB_K_fill, .label = label, .params = &k};
+
+    zb_launch_reals(&l, y, n, ZB_WRITE);
+    return ops->launch(stream, &l);
+}
+
+enum zb_status zb_worker_fill(struct zb_worker *w, zb_real *y, int64_t n,
+                              double value, const char *label)
+{
+    return zb_fill(w->ops, w->stream, y, n, value, label);
+}
+
+/* ---- start values -------------------------------------------------------- */
+
+enum zb_status zb_fill_normal(const struct zb_backend_ops *ops,
+                              struct zb_stream *stream, uint64_t seed,
+                              const char *name, int64_t first, double std,
+                              zb_real *y, int64_t n)
+{
+    struct zb_k_fill_normal k = {
+        .n = n,
+        .first = first,
+        .seed = seed,
+        .key = zb_hash(name, strlen(name)),
+        .std = std,
+        .y = y,
+    };
+    struct zb_launch l = {
+        .kernel = ZB_K_fill_normal, .label = name, .params = &k};
+
+    zb_launch_reals(&l, y, n, ZB_WRITE);
+    return ops->launch(stream, &l);
+}
+
+/* Each row of a piece is drawn as the elements of the whole tensor that it is;
+ * rows that follow each other there and here are one. */
+static enum zb_status fill_piece(const struct zb_backend_ops *ops,
+                                 struct zb_stream *stream,
+                                 const struct zb_param_info *info,
+                                 struct zb_piece t, uint64_t seed, zb_real *y)
+{
+    if (t.shard_ld == t.cols && t.whole_ld == t.cols) {
+        t.cols *= t.rows;
+        t.rows = 1;
+    }
+    for (int64_t r = 0; r < t.rows; r++) {
+        zb_real *at = y + t.shard_first + r * t.shard_ld;
+
+        ZB_TRY(info->opts.init == ZB_INIT_NORMAL
+                   ? zb_fill_normal(ops, stream, seed, info->name,
+                                    t.whole_first + r * t.whole_ld,
+                                    info->opts.std, at, t.cols)
+                   : zb_fill(ops, stream, at, t.cols,
+                             info->opts.init == ZB_INIT_ONES, info->name));
+    }
+    return ZB_OK;
+}
+
+enum zb_status zb_fill_param(const struct zb_backend_ops *ops,
+                             struct zb_stream *stream,
+                             const struct zb_graph *g, int param, int tp_rank,
+                             uint64_t seed, zb_real *y)
+{
+    struct zb_param_info info = zb_graph_param(g, param);
+    struct zb_piece piece[ZB_SPLIT_MAX];
+    int n_pieces = zb_graph_param_pieces(g, param, tp_rank, piece);
+    int64_t padding = zb_shape_elems(&info.shape);
+
+    for (int i = 0; i < n_pieces; i++) {
+        padding -= piece[i].rows * piece[i].cols;
+    }
+    if (padding > 0) {
+        ZB_TRY(zb_fill(ops, stream, y, zb_shape_elems(&info.shape), 0,
+                       info.name));
+    }
+    for (int i = 0; i < n_pieces; i++) {
+        ZB_TRY(fill_piece(ops, stream, &info, piece[i], seed, y));
+    }
+    return ZB_OK;
+}
+
+/* ---- shards and wholes ------------------------------------------------------- */
+
+void zb_shard_from_whole(const struct zb_run_plan *p, int param, int tp_rank,
+                         const zb_real *whole, zb_real *shard)
+{
+    struct zb_piece t[ZB_SPLIT_MAX];
+    int n = zb_graph_param_pieces(p->g, param, tp_rank, t);
+
+    memset(shard, 0, (size_t)zb_param_elems(p, param) * sizeof(*shard));
+    for (int i = 0; i < n; i++) {
+        for (int64_t r = 0; r < t[i].rows; r++) {
+            memcpy(shard + t[i].shard_first + r * t[i].shard_ld,
+                   whole + t[i].whole_first + r * t[i].whole_ld,
+                   (size_t)t[i].cols * sizeof(*shard));
+        }
+    }
+}
+
+void zb_shard_to_whole(const struct zb_run_plan *p, int param, int tp_rank,
+                       const zb_real *shard, zb_real *whole)
+{
+    struct zb_piece t[ZB_SPLIT_MAX];
+    int n = zb_graph_param_pieces(p->g, param, tp_rank, t);
+
+    for (int i = 0; i < n; i++) {
+        for (int64_t r = 0; r < t[i].rows; r++) {
+            memcpy(whole + t[i].whole_first + r * t[i].whole_ld,
+                   shard + t[i].shard_first + r * t[i].shard_ld,
+                   (size_t)t[i].cols * sizeof(*shard));
+        }
+    }
+}
+
+/* ---- from a file --------------------------------------------------------------- */
+
+/* Files of base models lack the prefix of the model with a head, or the other
+ * way round. */
+static const struct zb_st_tensor *find_tensor(const struct zb_st_file *f,
+                                              const char *name)
+{
+    static const char *const prefix[] = {"transformer.", "model."};
+    const struct zb_st_tensor *t = zb_st_find(f, name);
+    char longer[512];
+
+    for (size_t i = 0; t == NULL && i < ZB_COUNT_OF(prefix); i++) {
+        size_t len = strlen(prefix[i]);
+
+        if (strncmp(name, prefix[i], len) == 0) {
+            t = zb_st_find(f, name + len);
+        } else {
+            snprintf(longer, sizeof(longer), "%s%s", prefix[i], name);
+            t = zb_st_find(f, longer);
+        }
+    }
+    return t;
+}
+
+static enum zb_status check_dims(const struct zb_st_file *f,
+                                 const struct zb_st_tensor *t,
+                                 const struct zb_param_info *info)
+{
+    char want[64], have[64] = "";
+    struct zb_shape s = {.n_dims = t->n_dims};
+
+    for (int i = 0; i < t->n_dims && t->n_dims <= ZB_MAX_DIMS; i++) {
+        s.dim[i] = t->dims[i];
+    }
+    if (t->n_dims <= ZB_MAX_DIMS && zb_shape_equal(&s, &info->whole)) {
+        return ZB_OK;
+    }
+    zb_shape_print(&info->whole, want, sizeof(want));
+    zb_shape_print(&s, have, sizeof(have));
+    return zb_fail(ZB_ECONFIG, "%s: %s has shape %s, but the model needs %s",
+                   f->path, t->name, have, want);
+}
+
+static enum zb_status load_param(struct zb_worker *w,
+                                 const struct zb_st_file *f, int param)
+{
+    struct zb_param_info info = zb_graph_param(w->s->plan->g, param);
+    const struct zb_st_tensor *t = find_tensor(f, info.name);
+    int64_t n = zb_param_elems(w->s->plan, param);
+    int64_t n_whole = zb_param_whole_elems(w->s->plan, param);
+    zb_real *host;
+    enum zb_status st;
+
+    if (t == NULL) {
+        return zb_fail(ZB_ECONFIG, "%s has no tensor %s", f->path, info.name);
+    }
+    ZB_TRY(check_dims(f, t, &info));
+    host = zb_alloc_array((size_t)(n + n_whole), sizeof(*host));
+    if (host == NULL) {
+        return ZB_ENOMEM;
+    }
+    ZB_TRY_GOTO(st, zb_st_read_real(f, t, host + n, n_whole), out);
+    zb_shard_from_whole(w->s->plan, param, w->tp, host + n, host);
+    ZB_TRY_GOTO(st,
+                w->ops->copy_in(w->stream, w->value[param], host,
+                                (size_t)n * sizeof(zb_real), info.name),
+                out);
+    st = w->ops->stream_sync(w->stream);
+out:
+    zb_free(host);
+    return st;
+}
+
+static enum zb_status load_all(struct zb_worker *w, const char *path)
+{
+    struct zb_st_file *f;
+    enum zb_status st = ZB_OK;
+
+    ZB_TRY(zb_st_open(path, &f));
+    for (int i = 0; i < w->n_mine && st == ZB_OK; i++) {
+        st = load_param(w, f, w->mine[i]);
+        atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
+    }
+    zb_st_close(f);
+    return st;
+}
+
+/* Also what lies between parameters: it is summed and gathered with them. */
+static enum zb_status clear_buckets(struct zb_worker *w)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    const struct zb_buckets *all = &p->layout[w->stage].buckets;
+
+    for (int i = 0; i < all->n; i++) {
+        const struct zb_bucket *b = &all->bucket[i];
+        const struct {
+            size_t at;
+            int64_t n;
+        } array[] = {
+            {b->value, b->n},
+            {b->m, p->o.zero_stage == 0 ? b->n : b->shard},
+            {b->v, p->o.zero_stage == 0 ? b->n : b->shard},
+        };
+
+        for (size_t k = 0; k < ZB_COUNT_OF(array); k++) {
+            if (array[k].at != ZB_NO_OFFSET) {
+                ZB_TRY(zb_worker_fill(w, (zb_real *)(w->arena + array[k].at),
+                                      array[k].n, 0, "start"));
+            }
+        }
+    }
+    return ZB_OK;
+}
+
+enum zb_status zb_worker_fill_params(struct zb_worker *w)
+{
+    const struct zb_run_plan *p = w->s->plan;
+
+    for (int i = 0; i < p->n_consts; i++) {
+        struct zb_data_info info = zb_graph_const(p->g, i);
+
+        ZB_TRY(w->ops->copy_in(w->stream, w->konst[i],
+                               zb_graph_const_value(p->g, i),
+                               (size_t)zb_shape_elems(&info.shape) *
+                                   sizeof(zb_real),
+                               info.name));
+    }
+    ZB_TRY(clear_buckets(w));
+    for (int i = 0; i < w->n_mine && p->o.pretrained == NULL; i++) {
+        ZB_TRY(zb_fill_param(w->ops, w->stream, p->g, w->mine[i], w->tp,
+                             p->o.seed, w->value[w->mine[i]]));
+    }
+    if (p->o.pretrained != NULL) {
+        ZB_TRY(load_all(w, p->o.pretrained));
+    }
+    ZB_TRY(zb_worker_zero_grad(w));
+    return w->ops->stream_sync(w->stream);
+}
+
