@@ -404,6 +404,10 @@ static enum zb_status set_session(struct zbrun_job *job)
     ZB_TRY(set_planner(job));
     ZB_TRY(fit_backend(job, o));
     o->n_stages = c->parallel.pp_size;
+    o->n_dp = job->n_devices / zb_conf_n_model_devices(c);
+    o->zero_stage = c->parallel.zero_stage;
+    o->overlap_reduce = c->parallel.overlap_communication;
+    o->overlap_gather = c->parallel.overlap_allgather;
     o->n_micro = c->parallel.num_microbatches;
     o->max_rows = job->rows;
     o->max_seq = c->data.seq_len;

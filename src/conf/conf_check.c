@@ -395,14 +395,6 @@ enum zb_status zb_conf_layout(const struct zb_conf *conf, int n_devices,
                        p->pp_size, p->tp_size, p->sp_size, n_model,
                        zb_conf_where(conf, "parallel.pp_size"), n_devices);
     }
-    if (n_devices > n_model) {
-        return zb_fail(ZB_ECONFIG,
-                       "%d devices for a model on %d (parallel.pp_size, %s) "
-                       "ask for data parallelism, which this version does not "
-                       "have yet",
-                       n_devices, n_model,
-                       zb_conf_where(conf, "parallel.pp_size"));
-    }
     *dp_out = n_devices / n_model;
     return ZB_OK;
 }
