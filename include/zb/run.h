@@ -63,6 +63,8 @@ struct zb_session_opts {
                             last W of a chunk is done; 0: at the end */
     int overlap_gather;  /* 1: updated parameters are gathered while the next
                             step begins */
+    int post_validation; /* 1: workers update before the norm of all gradients
+                            is known, and undo that where it was wrong */
     int n_micro;         /* microbatches of a training step, per replica */
     int64_t max_rows;    /* most rows of the batch of a step, all replicas */
     int64_t max_seq;     /* longest sequence */

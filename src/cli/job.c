@@ -406,6 +406,7 @@ static enum zb_status set_session(struct zbrun_job *job)
     o->n_stages = c->parallel.pp_size;
     o->n_dp = job->n_devices / zb_conf_n_model_devices(c);
     o->zero_stage = c->parallel.zero_stage;
+    o->post_validation = c->optimizer.post_validation;
     o->overlap_reduce = c->parallel.overlap_communication;
     o->overlap_gather = c->parallel.overlap_allgather;
     o->n_micro = c->parallel.num_microbatches;

@@ -283,7 +283,6 @@ static const struct zb_conf_opt table[] = {
     {ROW(optimizer, min_lr, DOUBLE, "0"), RANGE(0, 1e6),
      .help = "Learning rate of the last step."},
     {ROW(optimizer, post_validation, BOOL, "true"),
-     .missing = "post-validation", .idle = "false",
      .help = "Step at once and check norm and overflow afterwards, with undo; "
              "otherwise wait for the norm first. The result is the same."},
 

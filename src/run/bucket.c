@@ -115,6 +115,7 @@ static void add_bucket(struct zb_buckets *b, const struct zb_run_plan *p,
         .grad = ZB_NO_OFFSET,
         .m = ZB_NO_OFFSET,
         .v = ZB_NO_OFFSET,
+        .undo = ZB_NO_OFFSET,
     };
     for (int i = first; i < p->n_params; i++) {
         if (i == first || (place[i].is_here &&

@@ -12,6 +12,7 @@ const char *zb_region_str(enum zb_region r)
         [ZB_REGION_PARAM] = "parameters",
         [ZB_REGION_GRAD] = "gradients",
         [ZB_REGION_OPTIM] = "optimizer",
+        [ZB_REGION_UNDO] = "undo copies",
         [ZB_REGION_CONST] = "tables",
         [ZB_REGION_ACT] = "activations",
         [ZB_REGION_SCRATCH] = "scratch",
@@ -186,6 +187,19 @@ static void lay_moments(struct cursor *c, const struct zb_run_plan *p)
     }
 }
 
+static void lay_undo(struct cursor *c, const struct zb_run_plan *p)
+{
+    int64_t n_arrays = 1 + (int64_t)zb_optim_state_reals(&p->o.optim);
+
+    begin(c, ZB_REGION_UNDO);
+    for (int i = 0; zb_keeps_undo(p) && i < c->l->buckets.n; i++) {
+        struct zb_bucket *b = &c->l->buckets.bucket[i];
+
+        b->undo = take(c, reals(n_arrays * (p->o.zero_stage == 0 ? b->n
+                                                                : b->shard)));
+    }
+}
+
 static void lay_consts(struct cursor *c, const struct zb_run_plan *p)
 {
     begin(c, ZB_REGION_CONST);
@@ -341,6 +355,7 @@ static enum zb_status lay_all(struct zb_layout *l, const struct zb_run_plan *p,
     lay_values(&c, p, stage);
     lay_grads(&c, p, stage);
     lay_moments(&c, p);
+    lay_undo(&c, p);
     lay_consts(&c, p);
     if (with_schedule) {
         ZB_TRY(lay_activations(&c, p, stage));

@@ -41,6 +41,7 @@ enum zb_region {
     ZB_REGION_PARAM,
     ZB_REGION_GRAD,
     ZB_REGION_OPTIM,
+    ZB_REGION_UNDO,
     ZB_REGION_CONST,
     ZB_REGION_ACT,     /* FB, FW and BW blocks of microbatches in flight */
     ZB_REGION_SCRATCH, /* within one pass */
@@ -75,6 +76,8 @@ struct zb_bucket {
     int64_t shard, n;     /* elements of a shard, of all */
     size_t value, grad;   /* offsets of the arrays; grad only of the owner */
     size_t m, v;          /* of this rank's shard, or of all with zero_stage 0 */
+    size_t undo;          /* copies of its values and moments, as they were
+                             before a step that may have to be undone */
 };
 
 struct zb_buckets {
@@ -305,6 +308,26 @@ struct zb_inflight {
     struct zb_bind bind;
 };
 
+/* ---- the norm of a step ---------------------------------------------------- */
+
+/* Squared norms of all gradients by parameter and column, and who has entered
+ * its own. Two tables take turns, so that one may still be read while the next
+ * step fills the other. */
+struct zb_norms {
+    double *table[2];             /* [n_params * n_columns] */
+    _Atomic uint64_t n_published; /* by all devices in all steps */
+    struct zb_signal moved;
+};
+
+/* What the norm of all gradients decides. */
+struct zb_verdict {
+    double norm;
+    double scale;    /* that clips: of gradients, at most 1 */
+    int is_overflow; /* fp16: nothing is updated */
+};
+/* update.c: of step number `turn`, when all have entered theirs. */
+struct zb_verdict zb_judge(const struct zb_session *s, uint64_t turn);
+
 /* One group as one member sees it; group == NULL where it would be alone. */
 struct zb_member {
     struct zb_coll_group *group;
@@ -362,6 +385,12 @@ struct zb_worker {
     void **data;        /* [n_data] addresses of the current microbatch */
     double *sumsq_host; /* [n_params] */
     int64_t t;          /* optimizer steps done */
+    uint64_t turn;      /* norms published */
+    int has_clipped;    /* the last step's gradients were scaled down */
+    /* Post-validation: the last step's norm was not looked at by all; whether
+     * this worker went ahead without it, and with which rate. */
+    int is_unproven, went_ahead;
+    double lr;
     int64_t step;       /* training batches begun: keys dropout */
 
     /* Times of the nodes of the training schedule; of the host thread, which is
@@ -385,7 +414,8 @@ struct zb_session {
     struct zb_abort ab;
     struct zb_channel **chan; /* [n_columns * n_channels] */
     struct zb_groups *groups;
-    struct zb_group *group;   /* of all; values [n_params * n_columns] */
+    struct zb_group *group;   /* of all */
+    struct zb_norms norms;
     struct zb_worker *worker; /* [n_devices] */
     int n_running;            /* threads started and not joined */
     struct zb_barrier leave;  /* workers only, on the way out */
@@ -514,11 +544,18 @@ enum zb_status zb_worker_reduce_grads(struct zb_worker *w) ZB_CHECKED;
 /* The gradient of a use, wherever in the column it lies. */
 zb_real *zb_worker_use_grad(struct zb_worker *w, int use);
 
-/* update.c: clip, step, and begin to gather what other ranks updated; wait
- * until all parameters are here. */
-enum zb_status zb_worker_update(struct zb_worker *w, double lr,
-                                double *norm_out) ZB_CHECKED;
+/* update.c: clip, step, and begin to gather what other ranks updated. With
+ * post-validation a worker does not wait for the norm of all: it goes ahead as
+ * if nothing had to be clipped, and validate(), when all are done with the
+ * step, undoes and repeats what was wrong (Qi et al. 2023, "Zero Bubble
+ * Pipeline Parallelism", section 4). settle() waits until all parameters are
+ * here. */
+enum zb_status zb_worker_update(struct zb_worker *w, double lr) ZB_CHECKED;
+enum zb_status zb_worker_validate(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_settle(struct zb_worker *w) ZB_CHECKED;
+
+/* Whether steps keep what undoing them needs. */
+int zb_keeps_undo(const struct zb_run_plan *p);
 
 /* Elements of a rank's shard of a parameter, and of the whole. */
 int64_t zb_param_elems(const struct zb_run_plan *p, int param);

@@ -18,6 +18,7 @@ void zb_session_opts_init(struct zb_session_opts *o)
         .zero_stage = 1,
         .overlap_reduce = 1,
         .overlap_gather = 1,
+        .post_validation = 1,
         .n_micro = 1,
         .max_rows = 1,
         .max_seq = 1,
@@ -309,9 +310,14 @@ static enum zb_status open_session(struct zb_session *s,
     ZB_TRY(zb_notes_init(s));
     ZB_TRY(make_channels(s));
     ZB_TRY(zb_groups_new(s));
-    ZB_TRY(zb_group_new(p->n_devices,
-                        (size_t)p->n_params * (size_t)p->n_columns, &s->ab,
-                        &s->group));
+    ZB_TRY(zb_group_new(p->n_devices, 0, &s->ab, &s->group));
+    for (int i = 0; i < 2; i++) {
+        s->norms.table[i] = zb_alloc_array(
+            (size_t)p->n_params * (size_t)p->n_columns, sizeof(double));
+        if (s->norms.table[i] == NULL) {
+            return ZB_ENOMEM;
+        }
+    }
     for (int i = 0; i < p->n_devices; i++) {
         init_worker(s, i);
     }
@@ -332,6 +338,7 @@ enum zb_status zb_session_new(const struct zb_model *model,
     zb_abort_init(&s->ab);
     zb_signal_init(&s->go);
     zb_signal_init(&s->done);
+    zb_signal_init(&s->norms.moved);
     st = open_session(s, model, o);
     if (st != ZB_OK) {
         zb_session_free(s);
@@ -363,6 +370,8 @@ void zb_session_free(struct zb_session *s)
         zb_free(s->worker[i].loss_host);
         zb_free(s->worker[i].fly);
     }
+    zb_free(s->norms.table[1]);
+    zb_free(s->norms.table[0]);
     zb_group_free(s->group);
     zb_groups_free(s->groups);
     for (int c = 0; s->chan != NULL &&
@@ -438,7 +447,7 @@ struct step_arg {
     int flags;
     zb_real *const *output;
     double lr;
-    double norm; /* written by device 0 */
+
 };
 
 static enum zb_status do_nodes(struct zb_worker *w, void *arg)
@@ -460,17 +469,12 @@ static enum zb_status do_zero_grad(struct zb_worker *w, void *arg)
     return w->ops->stream_sync(w->stream);
 }
 
-static enum zb_status update(struct zb_worker *w, struct step_arg *a)
+static enum zb_status update(struct zb_worker *w, const struct step_arg *a)
 {
-    double norm;
-
     ZB_TRY(zb_worker_sum_uses(w));
     ZB_TRY(zb_worker_reduce_grads(w));
     w->reduces_early = 0;
-    ZB_TRY(zb_worker_update(w, a->lr, &norm));
-    if (w->device == 0) {
-        a->norm = norm;
-    }
+    ZB_TRY(zb_worker_update(w, a->lr));
     return w->ops->stream_sync(w->stream);
 }
 
@@ -603,6 +607,13 @@ enum zb_status zb_forward_backward_step(struct zb_session *s,
     return run_step(s, &a, do_nodes, res);
 }
 
+/* All are done with the step, so the norm is complete, whether workers have
+ * looked at it or not. */
+static void take_verdict(const struct zb_session *s, struct zb_step_result *res)
+{
+    res->grad_norm = zb_judge(s, s->worker[0].turn).norm;
+}
+
 enum zb_status zb_train_step(struct zb_session *s,
                              const struct zb_step_input *in, double lr,
                              struct zb_step_result *res)
@@ -616,7 +627,7 @@ enum zb_status zb_train_step(struct zb_session *s,
 
     ZB_TRY(run_step(s, &a, do_train_step, res));
     s->is_reduced = 1;
-    res->grad_norm = a.norm;
+    take_verdict(s, res);
     return ZB_OK;
 }
 
@@ -629,7 +640,7 @@ enum zb_status zb_optimizer_step(struct zb_session *s, double lr,
     ZB_TRY(run_command(s, do_update, &a));
     s->is_reduced = 1;
     if (res != NULL) {
-        res->grad_norm = a.norm;
+        take_verdict(s, res);
     }
     return ZB_OK;
 }

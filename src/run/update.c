@@ -70,11 +70,11 @@ static enum zb_status enqueue_norms(struct zb_worker *w, double *dev,
     return ZB_OK;
 }
 
-/* The entries of the group's table are [parameter][column]. */
+/* Enter the norms; entries of a table are [parameter][column]. */
 static void fill_table(struct zb_worker *w)
 {
     const struct zb_run_plan *p = w->s->plan;
-    double *table = zb_group_values(w->s->group);
+    double *table = w->s->norms.table[w->turn % 2];
     int64_t begin, end, first;
     size_t k = 0;
 
@@ -95,6 +95,7 @@ static void fill_table(struct zb_worker *w)
 
 static enum zb_status publish_norms(struct zb_worker *w)
 {
+    struct zb_norms *norms = &w->s->norms;
     double *dev =
         (double *)(w->arena + w->s->plan->layout[w->stage].sumsq);
     size_t n;
@@ -107,14 +108,37 @@ static enum zb_status publish_norms(struct zb_worker *w)
     ZB_TRY(w->ops->stream_sync(w->stream));
     ZB_TRY(w->ops->host_access(w->dev, w->sumsq_host, n * sizeof(double),
                                ZB_READ));
+    w->turn++;
     fill_table(w);
+    atomic_fetch_add_explicit(&norms->n_published, 1, memory_order_release);
+    zb_signal_bump(&norms->moved);
     return ZB_OK;
 }
 
-static double total_norm(struct zb_worker *w)
+static enum zb_status await_norms(struct zb_worker *w)
 {
-    const struct zb_run_plan *p = w->s->plan;
-    const double *table = zb_group_values(w->s->group);
+    struct zb_norms *norms = &w->s->norms;
+    uint64_t all = w->turn * (uint64_t)w->s->plan->n_devices;
+    enum zb_status st = ZB_OK;
+
+    zb_wait_begin(w, "norms of all gradients");
+    while (st == ZB_OK) {
+        uint32_t seen = zb_signal_seq(&norms->moved);
+
+        if (atomic_load_explicit(&norms->n_published, memory_order_acquire) >=
+            all) {
+            break;
+        }
+        st = zb_signal_wait(&norms->moved, seen, &w->s->ab);
+    }
+    zb_wait_end(w);
+    return st;
+}
+
+static double total_norm(const struct zb_session *s, uint64_t turn)
+{
+    const struct zb_run_plan *p = s->plan;
+    const double *table = s->norms.table[turn % 2];
     double sum = 0;
 
     for (int i = 0; i < p->n_params; i++) {
@@ -127,6 +151,31 @@ static double total_norm(struct zb_worker *w)
         }
     }
     return sqrt(sum);
+}
+
+struct zb_verdict zb_judge(const struct zb_session *s, uint64_t turn)
+{
+    struct zb_verdict v = {.norm = total_norm(s, turn)};
+
+    v.scale = zb_clip_scale(v.norm, s->plan->o.optim.max_norm);
+    return v;
+}
+
+/* Whether this worker's own part is enough to know that going ahead is wrong:
+ * the norm can only be larger. */
+static int is_hopeless(const struct zb_worker *w)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    const double *table = w->s->norms.table[w->turn % 2];
+    double sum = 0;
+
+    for (int i = 0; i < w->n_mine; i++) {
+        if (p->owner[w->mine[i]] == w->stage) {
+            sum += table[w->mine[i] * p->n_columns + w->column];
+        }
+    }
+    return !isfinite(sum) ||
+           zb_clip_scale(sqrt(sum), p->o.optim.max_norm) < 1;
 }
 
 /* ---- update ------------------------------------------------------------------- */
@@ -167,20 +216,78 @@ static enum zb_status update_bucket(struct zb_worker *w,
     return ZB_OK;
 }
 
+/* The elements of a bucket that this rank updates. */
+static void my_part(const struct zb_worker *w, const struct zb_bucket *b,
+                    int64_t *begin_out, int64_t *end_out)
+{
+    if (w->s->plan->o.zero_stage > 0) {
+        my_shard(w, b, begin_out, end_out);
+    } else {
+        *begin_out = 0;
+        *end_out = b->n;
+    }
+}
+
 static enum zb_status update_all(struct zb_worker *w, double lr, double scale)
 {
-    int is_sharded = w->s->plan->o.zero_stage > 0;
-
     for (int i = 0; i < buckets(w)->n; i++) {
         const struct zb_bucket *b = &buckets(w)->bucket[i];
         int64_t begin, end;
 
-        my_shard(w, b, &begin, &end);
-        ZB_TRY(is_sharded ? update_bucket(w, b, begin, end, lr, scale)
-                          : update_bucket(w, b, 0, b->n, lr, scale));
+        my_part(w, b, &begin, &end);
+        ZB_TRY(update_bucket(w, b, begin, end, lr, scale));
     }
     return ZB_OK;
 }
+
+/* ---- undoing ---------------------------------------------------------------------- */
+
+int zb_keeps_undo(const struct zb_run_plan *p)
+{
+    return p->o.post_validation && p->o.optim.max_norm > 0;
+}
+
+static enum zb_status copy_reals(struct zb_worker *w, const zb_real *x,
+                                 zb_real *y, int64_t n)
+{
+    struct zb_k_copy k = {.rows = 1,
+                          .cols = n,
+                          .ldx = n,
+                          .ldy = n,
+                          .elem_bytes = sizeof(*x),
+                          .x = x,
+                          .y = y};
+    struct zb_launch l = {
+        .kernel = ZB_K_copy, .label = "undo copy", .params = &k};
+
+    zb_launch_reals(&l, x, n, ZB_READ);
+    zb_launch_reals(&l, y, n, ZB_WRITE);
+    return w->ops->launch(w->stream, &l);
+}
+
+/* Values and moments of this rank's part, to their copies or back. */
+static enum zb_status keep_or_restore(struct zb_worker *w, int is_restore)
+{
+    for (int i = 0; i < buckets(w)->n; i++) {
+        const struct zb_bucket *b = &buckets(w)->bucket[i];
+        int64_t begin, end;
+        zb_real *copy = moment(w, b->undo, 0);
+        zb_real *array[3];
+
+        my_part(w, b, &begin, &end);
+        array[0] = moment(w, b->value, begin);
+        array[1] = moment(w, b->m, 0);
+        array[2] = moment(w, b->v, 0);
+        for (size_t k = 0; k < ZB_COUNT_OF(array) && array[k] != NULL; k++) {
+            ZB_TRY(is_restore ? copy_reals(w, copy, array[k], end - begin)
+                              : copy_reals(w, array[k], copy, end - begin));
+            copy += end - begin;
+        }
+    }
+    return ZB_OK;
+}
+
+/* ---- gathering ---------------------------------------------------------------------- */
 
 /* Offer the shards that were updated, and take those of others while the next
  * step begins. */
@@ -226,22 +333,68 @@ enum zb_status zb_worker_settle(struct zb_worker *w)
     return w->ops->stream_wait(w->stream, w->from_side);
 }
 
-enum zb_status zb_worker_update(struct zb_worker *w, double lr,
-                                double *norm_out)
-{
-    const struct zb_run_plan *p = w->s->plan;
-    double norm;
+/* ---- the step --------------------------------------------------------------------------- */
 
-    w->ops->stream_mark(w->stream, "update");
-    ZB_TRY(publish_norms(w));
-    ZB_TRY(zb_group_meet(w->s->group));
-    norm = total_norm(w);
-    w->t++;
-    ZB_TRY(update_all(w, lr, zb_clip_scale(norm, p->o.optim.max_norm)));
-    if (p->has_shared) {
+/* Others read this stage's gradients for their updates, and keep them until
+ * then. */
+static enum zb_status end_update(struct zb_worker *w)
+{
+    if (w->s->plan->has_shared) {
         ZB_TRY(w->ops->event_record(w->opt_done, w->stream));
         ZB_TRY(zb_group_meet(w->s->group));
     }
-    *norm_out = norm;
     return start_gather(w);
+}
+
+/* With everything known. */
+static enum zb_status step_surely(struct zb_worker *w)
+{
+    struct zb_verdict v;
+
+    ZB_TRY(await_norms(w));
+    v = zb_judge(w->s, w->turn);
+    w->has_clipped = v.scale < 1;
+    return update_all(w, w->lr, v.scale);
+}
+
+enum zb_status zb_worker_update(struct zb_worker *w, double lr)
+{
+    int may_go_ahead = zb_keeps_undo(w->s->plan) && !w->has_clipped;
+
+    w->ops->stream_mark(w->stream, "update");
+    ZB_TRY(publish_norms(w));
+    w->t++;
+    w->lr = lr;
+    w->is_unproven = may_go_ahead;
+    w->went_ahead = may_go_ahead && !is_hopeless(w);
+    if (w->went_ahead) {
+        ZB_TRY(keep_or_restore(w, 0));
+        ZB_TRY(update_all(w, lr, 1));
+    } else {
+        ZB_TRY(step_surely(w));
+    }
+    return end_update(w);
+}
+
+/* All come here alike, and all gather again, also those that had waited. */
+enum zb_status zb_worker_validate(struct zb_worker *w)
+{
+    struct zb_verdict v;
+
+    if (!w->is_unproven) {
+        return ZB_OK;
+    }
+    w->is_unproven = 0;
+    v = zb_judge(w->s, w->turn);
+    w->has_clipped = v.scale < 1;
+    if (v.scale == 1) {
+        return ZB_OK;
+    }
+    w->ops->stream_mark(w->stream, "undo");
+    ZB_TRY(zb_worker_settle(w));
+    if (w->went_ahead) {
+        ZB_TRY(keep_or_restore(w, 1));
+        ZB_TRY(update_all(w, w->lr, v.scale));
+    }
+    return end_update(w);
 }

@@ -236,7 +236,10 @@ void zb_worker_main(void *arg)
             break;
         }
         seen++;
-        st = s->command(w, s->arg);
+        st = zb_worker_validate(w);
+        if (st == ZB_OK) {
+            st = s->command(w, s->arg);
+        }
         report(w, st);
     }
     leave(w);

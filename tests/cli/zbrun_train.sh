@@ -65,7 +65,6 @@ same_bits log.jsonl out/log.jsonl "the same run twice"
 [ ! -s stdout ] || fail "-q writes to standard output"
 [ ! -s stderr ] || fail "-q writes to standard error"
 run 0 -b cpu llama.ini
-err 'post_validation = true (not yet)'
 run 0 -v -b cpu llama.ini
 run 0 -q -b cpu -s train.seed=12 -s train.steps=3 llama.ini
 bits out/log.jsonl >seed12

@@ -13,17 +13,19 @@
 #define VOCAB 64
 
 static struct zb_model *make(const struct zb_model_key *key, size_t n,
-                             int has_key_mask)
+                             int has_key_mask, const struct zb_parallel *par)
 {
-    struct zb_model_opts o = {
-        .max_seq = 2 * RU_SEQ, .init_std = 0.1, .has_key_mask = has_key_mask};
+    struct zb_model_opts o = {.max_seq = 2 * RU_SEQ,
+                              .init_std = 0.1,
+                              .has_key_mask = has_key_mask,
+                              };(void)par;
     struct zb_model *m = NULL;
 
     ZBT_OK(zb_model_from_keys(key, n, "test", &o, &m));
     return m;
 }
 
-static struct zb_model *llama(int has_key_mask)
+static struct zb_model *llama(int has_key_mask, const struct zb_parallel *par)
 {
     static const struct zb_model_key key[] = {
         {"model_type", "llama", 0},      {"vocab_size", "64", 0},
@@ -32,20 +34,25 @@ static struct zb_model *llama(int has_key_mask)
         {"num_key_value_heads", "2", 0}, {"max_position_embeddings", "64", 0},
     };
 
-    return make(key, ZB_COUNT_OF(key), has_key_mask);
+    return make(key, ZB_COUNT_OF(key), has_key_mask, par);
 }
 
 struct zb_model *ru_llama(void)
 {
-    return llama(0);
+    return llama(0, NULL);
+}
+
+struct zb_model *ru_llama_on(const struct zb_parallel *par)
+{
+    return llama(0, par);
 }
 
 struct zb_model *ru_llama_masked(void)
 {
-    return llama(1);
+    return llama(1, NULL);
 }
 
-struct zb_model *ru_gpt2(double dropout)
+static struct zb_model *gpt2(double dropout, const struct zb_parallel *par)
 {
     char p[32];
     const struct zb_model_key key[] = {
@@ -57,7 +64,17 @@ struct zb_model *ru_gpt2(double dropout)
     };
 
     snprintf(p, sizeof(p), "%g", dropout);
-    return make(key, ZB_COUNT_OF(key), 0);
+    return make(key, ZB_COUNT_OF(key), 0, par);
+}
+
+struct zb_model *ru_gpt2(double dropout)
+{
+    return gpt2(dropout, NULL);
+}
+
+struct zb_model *ru_gpt2_on(const struct zb_parallel *par)
+{
+    return gpt2(0.1, par);
 }
 
 static void fill_input(struct ru_batch *b)
@@ -140,7 +157,7 @@ size_t ru_n_elems(const struct zb_model *m)
     for (int i = 0; i < zb_graph_n_params(g); i++) {
         struct zb_param_info info = zb_graph_param(g, i);
 
-        n += (size_t)zb_shape_elems(&info.shape);
+        n += (size_t)zb_shape_elems(&info.whole);
     }
     return n;
 }
@@ -155,7 +172,7 @@ static void collect(struct zb_session *s, get_fn get, zb_real *out)
         struct zb_param_info info = zb_graph_param(g, i);
 
         ZBT_OK(get(s, i, out));
-        out += zb_shape_elems(&info.shape);
+        out += zb_shape_elems(&info.whole);
     }
 }
 

@@ -12,6 +12,11 @@
 struct zb_model *ru_llama(void);
 struct zb_model *ru_gpt2(double dropout);
 
+/* The same for a rank of a layout; ru_gpt2_on() has dropout 0.1. */
+typedef struct zb_model *(*ru_model_fn)(const struct zb_parallel *par);
+struct zb_model *ru_llama_on(const struct zb_parallel *par);
+struct zb_model *ru_gpt2_on(const struct zb_parallel *par);
+
 /* Like ru_llama(), with an attention_mask field. */
 struct zb_model *ru_llama_masked(void);
 
