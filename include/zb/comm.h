@@ -162,11 +162,12 @@ void zb_coll_leave(struct zb_coll_group *g, int rank);
 enum zb_status zb_coll_start(struct zb_coll_group *g, int rank,
                              struct zb_stream *stream,
                              const struct zb_coll *c) ZB_CHECKED;
-/* Advance what has been started and not worked on, as far as the other members
- * allow without waiting (may_wait 0) or to the last (1). *n_left_out: how many
- * are left; may be NULL. */
+/* Work on what was started, in order: until at most `most_left` are left,
+ * waiting for the other members where that is needed; or all that can be worked
+ * on without waiting. *n_left_out: how many are left then; may be NULL. */
+#define ZB_COLL_WHAT_IS_READY (-1)
 enum zb_status zb_coll_work(struct zb_coll_group *g, int rank,
-                            struct zb_stream *stream, int may_wait,
+                            struct zb_stream *stream, int most_left,
                             int *n_left_out) ZB_CHECKED;
 /* Finish all that was started (working first where that was not done): waits
  * for the other members. */

@@ -217,6 +217,8 @@ const char *zb_graph_layer_name(const struct zb_graph *g, int layer);
 int zb_graph_n_params(const struct zb_graph *g);
 int zb_graph_n_uses(const struct zb_graph *g);
 struct zb_param_info zb_graph_param(const struct zb_graph *g, int param);
+/* The layer whose W (or B) makes the gradient of a use. */
+int zb_graph_use_layer(const struct zb_graph *g, int use);
 int zb_graph_find_param(const struct zb_graph *g, const char *name); /* or -1 */
 
 /* A rectangle that a shard and the whole tensor have in common: `rows` rows of
@@ -393,6 +395,11 @@ struct zb_chunk_run {
     int tp_rank, sp_rank;
     const struct zb_coll_ops *coll; /* may be NULL when tp = sp = 1 */
     void *coll_arg;
+    /* NULL, or called for each layer of the chunk: by F before it enqueues the
+     * layer's work, first layer first (its parameters must be there then), by W
+     * behind it, last layer first (its gradients are complete then). */
+    enum zb_status (*at_layer)(void *arg, int layer);
+    void *at_layer_arg;
     uint64_t seed, step;          /* dropout */
     const int64_t *sample;        /* [batch] global sample indices */
 };

@@ -224,16 +224,16 @@ enum zb_status zb_coll_start(struct zb_coll_group *g, int rank,
     return zb_coll_begin(g, rank, stream, &what);
 }
 
-/* First parts as far as all have started. */
+/* First parts of those before `end`, as far as all have started. */
 static enum zb_status do_first_parts(struct zb_coll_group *g, int rank,
-                                     struct zb_stream *stream)
+                                     struct zb_stream *stream, uint64_t end)
 {
     struct coll_member *m = &g->member[rank];
 
     for (;;) {
         uint64_t seq = zb_coll_own(&m->summed);
 
-        if (seq == zb_coll_own(&m->started) || !all_started(g, seq)) {
+        if (seq >= end || !all_started(g, seq)) {
             return ZB_OK;
         }
         ZB_TRY(zb_coll_fault(g, rank, seq, COLL_WORK));
@@ -279,26 +279,29 @@ static enum zb_status await_oldest(struct zb_coll_group *g, int rank)
 }
 
 enum zb_status zb_coll_work(struct zb_coll_group *g, int rank,
-                            struct zb_stream *stream, int may_wait,
+                            struct zb_stream *stream, int most_left,
                             int *n_left_out)
 {
     struct coll_member *m = &g->member[rank];
-    uint64_t n_left;
+    uint64_t end = zb_coll_own(&m->started);
+    uint64_t spare = most_left > 0 ? (uint64_t)most_left : 0;
 
     if (m->has_ring) {
         return zb_fail(ZB_EINVAL, "%s: work inside of a ring", g->o.name);
     }
+    end = end > spare ? end - spare : 0;
     for (;;) {
-        ZB_TRY(do_first_parts(g, rank, stream));
+        ZB_TRY(do_first_parts(g, rank, stream, end));
         ZB_TRY(do_second_parts(g, rank, stream));
-        n_left = zb_coll_own(&m->started) - zb_coll_own(&m->worked);
-        if (n_left == 0 || !may_wait) {
+        if (zb_coll_own(&m->worked) >= end ||
+            most_left == ZB_COLL_WHAT_IS_READY) {
             break;
         }
         ZB_TRY(await_oldest(g, rank));
     }
     if (n_left_out != NULL) {
-        *n_left_out = (int)n_left;
+        *n_left_out =
+            (int)(zb_coll_own(&m->started) - zb_coll_own(&m->worked));
     }
     return ZB_OK;
 }
@@ -308,7 +311,7 @@ enum zb_status zb_coll_finish(struct zb_coll_group *g, int rank,
 {
     struct coll_member *m = &g->member[rank];
 
-    ZB_TRY(zb_coll_work(g, rank, stream, 1, NULL));
+    ZB_TRY(zb_coll_work(g, rank, stream, 0, NULL));
     for (; m->finished < zb_coll_own(&m->started); m->finished++) {
         ZB_TRY(zb_coll_fault(g, rank, m->finished, COLL_FINISH));
         for (int i = 0; i < g->o.n_members; i++) {

@@ -15,7 +15,7 @@ enum zb_status zb_ring_begin(struct zb_coll_group *g, int rank,
         .c = {.src = src, .label = label}, .is_ring = 1, .ring_bytes = bytes};
 
     if (!m->has_ring) {
-        ZB_TRY(zb_coll_work(g, rank, stream, 1, NULL));
+        ZB_TRY(zb_coll_work(g, rank, stream, 0, NULL));
     }
     ZB_TRY(zb_coll_begin(g, rank, stream, &what));
     m->has_ring = 1;

@@ -204,12 +204,60 @@ static enum zb_status discard(const struct zb_chunk *c,
                              c->info.bytes[space]);
 }
 
-static enum zb_status run_list(const struct zb_chunk *c, enum zb_pass pass,
-                               const struct zb_chunk_run *run)
+static enum zb_status at_layer(const struct zb_chunk_run *run, int layer)
 {
-    const struct zb_list *list = &c->list[pass];
+    return run->at_layer == NULL ? ZB_OK
+                                 : run->at_layer(run->at_layer_arg, layer);
+}
 
-    ZB_TRY(discard(c, run, ZB_SPACE_SCRATCH));
+/* Copies and sums belong to no op; those of F come before the op that needs
+ * them and read nothing that layers wait for. */
+static int layer_of(const struct zb_instr *instr, int otherwise)
+{
+    return instr->op != NULL ? instr->op->layer : otherwise;
+}
+
+static enum zb_status run_forward(const struct zb_chunk *c,
+                                  const struct zb_chunk_run *run)
+{
+    const struct zb_list *list = &c->list[ZB_PASS_F];
+    int next = c->info.first_layer;
+
+    for (size_t i = 0; i < list->n; i++) {
+        for (; next <= layer_of(&list->instr[i], next - 1); next++) {
+            ZB_TRY(at_layer(run, next));
+        }
+        ZB_TRY(run_instr(c, &list->instr[i], run));
+    }
+    for (; next < c->info.end_layer; next++) {
+        ZB_TRY(at_layer(run, next));
+    }
+    return ZB_OK;
+}
+
+static enum zb_status run_weight(const struct zb_chunk *c,
+                                 const struct zb_chunk_run *run)
+{
+    const struct zb_list *list = &c->list[ZB_PASS_W];
+    int done = c->info.end_layer; /* layers from here on */
+
+    for (size_t i = 0; i < list->n; i++) {
+        while (done - 1 > layer_of(&list->instr[i], done - 1)) {
+            ZB_TRY(at_layer(run, --done));
+        }
+        ZB_TRY(run_instr(c, &list->instr[i], run));
+    }
+    while (done > c->info.first_layer) {
+        ZB_TRY(at_layer(run, --done));
+    }
+    return ZB_OK;
+}
+
+static enum zb_status run_backward(const struct zb_chunk *c,
+                                   const struct zb_chunk_run *run)
+{
+    const struct zb_list *list = &c->list[ZB_PASS_B];
+
     for (size_t i = 0; i < list->n; i++) {
         ZB_TRY(run_instr(c, &list->instr[i], run));
     }
@@ -222,7 +270,8 @@ enum zb_status zb_chunk_forward(const struct zb_chunk *c,
     ZB_TRY(discard(c, run, ZB_SPACE_FB));
     ZB_TRY(discard(c, run, ZB_SPACE_FW));
     ZB_TRY(discard(c, run, ZB_SPACE_OUT));
-    return run_list(c, ZB_PASS_F, run);
+    ZB_TRY(discard(c, run, ZB_SPACE_SCRATCH));
+    return run_forward(c, run);
 }
 
 enum zb_status zb_chunk_backward_input(const struct zb_chunk *c,
@@ -230,14 +279,16 @@ enum zb_status zb_chunk_backward_input(const struct zb_chunk *c,
 {
     ZB_TRY(discard(c, run, ZB_SPACE_BW));
     ZB_TRY(discard(c, run, ZB_SPACE_DOUT));
-    ZB_TRY(run_list(c, ZB_PASS_B, run));
+    ZB_TRY(discard(c, run, ZB_SPACE_SCRATCH));
+    ZB_TRY(run_backward(c, run));
     return discard(c, run, ZB_SPACE_FB);
 }
 
 enum zb_status zb_chunk_backward_weight(const struct zb_chunk *c,
                                         const struct zb_chunk_run *run)
 {
-    ZB_TRY(run_list(c, ZB_PASS_W, run));
+    ZB_TRY(discard(c, run, ZB_SPACE_SCRATCH));
+    ZB_TRY(run_weight(c, run));
     ZB_TRY(discard(c, run, ZB_SPACE_FW));
     return discard(c, run, ZB_SPACE_BW);
 }

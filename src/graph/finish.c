@@ -261,7 +261,8 @@ static enum zb_status list_uses(struct zb_graph *g)
     int at = 0;
 
     g->use_ids = zb_alloc_array((size_t)g->n_uses, sizeof(*g->use_ids));
-    if (g->use_ids == NULL) {
+    g->use_layer = zb_alloc_array((size_t)g->n_uses, sizeof(*g->use_layer));
+    if (g->use_ids == NULL || g->use_layer == NULL) {
         return ZB_ENOMEM;
     }
     for (size_t i = 0; i < g->n_params; i++) {
@@ -277,6 +278,7 @@ static enum zb_status list_uses(struct zb_graph *g)
                 struct zb_param *p = &g->params[g->tensors[op->in[k]].index];
 
                 p->use_ids[p->n_uses++] = op->use[k];
+                g->use_layer[op->use[k]] = op->layer;
             }
         }
     }

@@ -82,6 +82,7 @@ void zb_graph_free(struct zb_graph *g)
     zb_free(g->slots);
     zb_free(g->ops);
     zb_free(g->tensors);
+    zb_free(g->use_layer);
     zb_free(g->use_ids);
     zb_free(g);
 }
@@ -133,6 +134,12 @@ struct zb_param_info zb_graph_param(const struct zb_graph *g, int param)
 
     must_be_finished(g);
     return info;
+}
+
+int zb_graph_use_layer(const struct zb_graph *g, int use)
+{
+    must_be_finished(g);
+    return g->use_layer[use];
 }
 
 int zb_graph_param_pieces(const struct zb_graph *g, int param, int tp_rank,

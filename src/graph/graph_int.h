@@ -293,6 +293,7 @@ struct zb_graph {
     int n_sites;
     int n_uses;
     int *use_ids; /* storage of zb_param.use_ids, [n_uses] */
+    int *use_layer; /* [n_uses] */
     int is_finished;
     enum zb_status status; /* the first mistake */
     char text[512];

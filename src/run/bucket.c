@@ -36,7 +36,8 @@ int64_t zb_bucket_part(const struct zb_run_plan *p, const struct zb_bucket *b,
 
 /* What decides the bucket of a parameter that a stage holds. */
 struct place {
-    int chunk;  /* as in struct zb_bucket, -1 also before it is looked at */
+    int chunk;
+    int layer; /* of the use, or of none */
     int owner;
     int n_sum;
     int is_here; /* held by this stage and trained */
@@ -47,7 +48,7 @@ static int n_sum_of(const struct zb_param_info *info)
     return info->is_partial ? info->n_copies : 1;
 }
 
-/* A parameter with one use, in one chunk, belongs to that chunk. */
+/* A parameter with one use, in one chunk, belongs to that use's layer. */
 static void find_places(const struct zb_run_plan *p, int stage,
                         struct place *place, int *n_holders)
 {
@@ -72,6 +73,7 @@ static void find_places(const struct zb_run_plan *p, int stage,
 
             if (info.use_ids[0] == chunk->uses[i]) {
                 place[param].owner = zb_stage_of(p, v);
+                place[param].layer = zb_graph_use_layer(p->g, info.use_ids[0]);
             }
         }
     }
@@ -80,11 +82,6 @@ static void find_places(const struct zb_run_plan *p, int stage,
             place[i].chunk = -1;
         }
     }
-}
-
-static int same_bucket(const struct place *a, const struct place *b)
-{
-    return a->chunk >= 0 && a->chunk == b->chunk && a->n_sum == b->n_sum;
 }
 
 static void add_param(struct zb_buckets *b, struct zb_bucket *k,
@@ -98,50 +95,91 @@ static void add_param(struct zb_buckets *b, struct zb_bucket *k,
     k->n += (n + ZB_SHARD_ALIGN - 1) / ZB_SHARD_ALIGN * ZB_SHARD_ALIGN;
 }
 
-/* The bucket that parameter `first` opens: it and the later ones like it. */
-static void add_bucket(struct zb_buckets *b, const struct zb_run_plan *p,
-                       struct place *place, int first, size_t *used)
+static struct zb_bucket *open_bucket(struct zb_buckets *b,
+                                     const struct place *place, size_t used)
 {
     struct zb_bucket *k = &b->bucket[b->n++];
-    int64_t none, all;
 
     *k = (struct zb_bucket){
-        .chunk = place[first].chunk,
-        .owner = place[first].owner,
-        .n_sum = place[first].n_sum,
-        .param = b->param + *used,
-        .first = b->first + *used,
+        .chunk = place->chunk,
+        .layer = place->layer,
+        .owner = place->owner,
+        .n_sum = place->n_sum,
+        .param = b->param + used,
+        .first = b->first + used,
         .value = ZB_NO_OFFSET,
         .grad = ZB_NO_OFFSET,
         .m = ZB_NO_OFFSET,
         .v = ZB_NO_OFFSET,
         .undo = ZB_NO_OFFSET,
     };
-    for (int i = first; i < p->n_params; i++) {
-        if (i == first || (place[i].is_here &&
-                           same_bucket(&place[first], &place[i]))) {
-            add_param(b, k, p, i);
-            place[i].is_here = 0;
-        }
-    }
-    *used += (size_t)k->n_params;
-    all = k->n;
-    zb_shard_range(all, ZB_SHARD_ALIGN, p->n_shards, 0, &none, &k->shard);
+    return k;
+}
+
+/* Cut it into shards. */
+static void close_bucket(struct zb_bucket *k, const struct zb_run_plan *p)
+{
+    int64_t none;
+
+    zb_shard_range(k->n, ZB_SHARD_ALIGN, p->n_shards, 0, &none, &k->shard);
     k->n = k->shard * p->n_shards;
 }
 
-/* Chunk by chunk, then what is settled at the end. */
+/* The parameters of a layer that are summed over as many copies as parameter
+ * `first`, which opens the bucket, and of the layers before it, until there are
+ * enough for a message. What is settled at the end stays alone. */
+static size_t add_bucket(struct zb_buckets *b, const struct zb_run_plan *p,
+                         struct place *place, int first, size_t used)
+{
+    const struct place like = place[first];
+    struct zb_bucket *k = open_bucket(b, &like, used);
+
+    add_param(b, k, p, first);
+    place[first].is_here = 0;
+    for (int layer = like.layer; like.chunk >= 0 && layer >= 0; layer--) {
+        for (int i = 0; i < p->n_params; i++) {
+            if (place[i].is_here && place[i].chunk == like.chunk &&
+                place[i].layer == layer && place[i].n_sum == like.n_sum) {
+                add_param(b, k, p, i);
+                place[i].is_here = 0;
+                k->layer = layer;
+            }
+        }
+        if (k->n * (int64_t)sizeof(zb_real) >= ZB_BUCKET_BYTES) {
+            break;
+        }
+    }
+    close_bucket(k, p);
+    return used + (size_t)k->n_params;
+}
+
+/* The parameter of a chunk that its W comes to first, or -1. */
+static int find_last(const struct zb_run_plan *p, const struct place *place,
+                     int chunk)
+{
+    int found = -1;
+
+    for (int i = 0; i < p->n_params; i++) {
+        if (place[i].is_here && place[i].chunk == chunk &&
+            (found < 0 || place[i].layer > place[found].layer)) {
+            found = i;
+        }
+    }
+    return found;
+}
+
+/* Chunk by chunk in the order of W, then what is settled at the end. */
 static void add_all(struct zb_buckets *b, const struct zb_run_plan *p,
                     struct place *place)
 {
     size_t used = 0;
 
-    for (int chunk = 0; chunk <= p->n_chunk; chunk++) {
-        for (int i = 0; i < p->n_params; i++) {
-            if (place[i].is_here &&
-                place[i].chunk == (chunk < p->n_chunk ? chunk : -1)) {
-                add_bucket(b, p, place, i, &used);
-            }
+    for (int k = 0; k <= p->n_chunk; k++) {
+        int chunk = k < p->n_chunk ? k : -1;
+
+        for (int i = find_last(p, place, chunk); i >= 0;
+             i = find_last(p, place, chunk)) {
+            used = add_bucket(b, p, place, i, used);
         }
     }
 }

@@ -210,13 +210,16 @@ static enum zb_status start_reduce(struct zb_worker *w,
     return zb_coll_start(w->reduce.group, w->reduce.rank, w->side, &c);
 }
 
-enum zb_status zb_worker_reduce_chunk(struct zb_worker *w, int chunk)
+enum zb_status zb_worker_reduce_chunk(struct zb_worker *w, int chunk, int layer)
 {
     const struct zb_buckets *all = buckets(w);
 
     for (int i = 0; i < all->n; i++) {
-        if (all->bucket[i].chunk == chunk) {
-            ZB_TRY(start_reduce(w, &all->bucket[i]));
+        const struct zb_bucket *b = &all->bucket[i];
+
+        if (b->chunk == chunk &&
+            (layer == ZB_ALL_LAYERS || b->layer == layer)) {
+            ZB_TRY(start_reduce(w, b));
         }
     }
     return ZB_OK;
@@ -224,10 +227,17 @@ enum zb_status zb_worker_reduce_chunk(struct zb_worker *w, int chunk)
 
 enum zb_status zb_worker_progress(struct zb_worker *w)
 {
-    return w->reduce.group == NULL
-               ? ZB_OK
-               : zb_coll_work(w->reduce.group, w->reduce.rank, w->side, 0,
-                              NULL);
+    struct zb_member *under_way[] = {&w->gather, &w->reduce};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(under_way); i++) {
+        struct zb_member *m = under_way[i];
+
+        if (m->group != NULL) {
+            ZB_TRY(zb_coll_work(m->group, m->rank, w->side,
+                                ZB_COLL_WHAT_IS_READY, NULL));
+        }
+    }
+    return ZB_OK;
 }
 
 /* Without sharding every rank needs all of the sums. */
@@ -262,7 +272,7 @@ enum zb_status zb_worker_reduce_grads(struct zb_worker *w)
 
     w->ops->stream_mark(w->stream, "reduce gradients");
     for (int k = w->reduces_early ? -1 : p->n_chunk - 1; k >= -1; k--) {
-        ZB_TRY(zb_worker_reduce_chunk(w, k));
+        ZB_TRY(zb_worker_reduce_chunk(w, k, ZB_ALL_LAYERS));
     }
     if (w->reduce.group == NULL) {
         return ZB_OK;

@@ -333,27 +333,74 @@ static enum zb_status return_results(struct zb_worker *w,
     return ZB_OK;
 }
 
-/* Simulated devices are busy for as long as the plan says. */
-static enum zb_status spend(struct zb_worker *w, int chunk, const double *cost)
+/* A pass that goes layer by layer with the side stream. */
+struct by_layer {
+    struct zb_worker *w;
+    int chunk;
+    int64_t ns; /* that a simulated device takes for a layer */
+};
+
+/* Before a layer's F in the first pass after an update: its parameters may
+ * still be on their way. */
+static enum zb_status await_layer(void *arg, int layer)
+{
+    struct by_layer *b = arg;
+
+    ZB_TRY(zb_worker_need(b->w, b->chunk, layer));
+    return b->w->ops->spend(b->w->stream, b->ns);
+}
+
+/* After a layer's part of the last W: its gradients are complete. */
+static enum zb_status send_layer(void *arg, int layer)
+{
+    struct by_layer *b = arg;
+
+    ZB_TRY(b->w->ops->spend(b->w->stream, b->ns));
+    ZB_TRY(zb_worker_reduce_chunk(b->w, b->chunk, layer));
+    return zb_worker_progress(b->w);
+}
+
+/* Have a pass call `at_layer`, which spends a layer's share of `cost`. */
+static void go_by_layer(struct zb_worker *w, int chunk, double cost,
+                        enum zb_status (*at_layer)(void *arg, int layer),
+                        struct by_layer *b, struct zb_chunk_run *run)
 {
     const struct zb_run_plan *p = w->s->plan;
+    const struct zb_chunk_info *info = &p->info[zb_virt_of(p, w->stage, chunk)];
+    int n = info->end_layer - info->first_layer;
 
+    *b = (struct by_layer){.w = w, .chunk = chunk};
+    b->ns = n > 0 ? llround(cost * p->o.sim_ns_per_cost / n) : 0;
+    run->at_layer = at_layer;
+    run->at_layer_arg = b;
+}
+
+/* Simulated devices are busy for as long as the plan says. */
+static enum zb_status spend(struct zb_worker *w, double cost)
+{
     return w->ops->spend(w->stream,
-                         llround(cost[zb_virt_of(p, w->stage, chunk)] *
-                                 p->o.sim_ns_per_cost));
+                         llround(cost * w->s->plan->o.sim_ns_per_cost));
 }
 
 enum zb_status zb_forward_step(struct zb_worker *w, int chunk, int mb)
 {
     const struct zb_run_plan *p = w->s->plan;
+    int v = zb_virt_of(p, w->stage, chunk);
+    int is_first = w->is_gathering && chunk >= w->n_gathered;
     struct zb_chunk_run run;
+    struct by_layer b;
 
     ZB_TRY(take_input(w, chunk, mb, ZB_PASS_F));
     ZB_TRY(get_output(w, chunk, mb, ZB_PASS_F));
     run = make_run(w, chunk, mb, w->data);
+    if (is_first) {
+        go_by_layer(w, chunk, p->in.f_cost[v], await_layer, &b, &run);
+        w->n_gathered = chunk + 1;
+    } else {
+        ZB_TRY(spend(w, p->in.f_cost[v]));
+    }
     ZB_TRY(zb_chunk_forward(program(w, chunk), &run));
-    ZB_TRY(spend(w, chunk, p->in.f_cost));
-    if (p->info[zb_virt_of(p, w->stage, chunk)].has_loss) {
+    if (p->info[v].has_loss) {
         ZB_TRY(return_results(w, &run, chunk, mb));
     }
     ZB_TRY(finish_output(w, chunk, mb, ZB_PASS_F));
@@ -366,24 +413,30 @@ static enum zb_status backward_b(struct zb_worker *w, int chunk, int mb,
                                  int is_fused)
 {
     const struct zb_plan_input *in = &w->s->plan->in;
+    int v = zb_virt_of(w->s->plan, w->stage, chunk);
     struct zb_chunk_run run;
 
     ZB_TRY(take_input(w, chunk, mb, ZB_PASS_B));
     ZB_TRY(get_output(w, chunk, mb, ZB_PASS_B));
     run = make_run(w, chunk, mb, w->data);
     ZB_TRY(zb_chunk_backward_input(program(w, chunk), &run));
-    ZB_TRY(spend(w, chunk, in->b_cost));
-    if (is_fused) {
-        ZB_TRY(spend(w, chunk, in->w_cost));
-    }
+    ZB_TRY(spend(w, in->b_cost[v] + (is_fused ? in->w_cost[v] : 0)));
     ZB_TRY(finish_output(w, chunk, mb, ZB_PASS_B));
     return release_inputs(w, chunk, mb, ZB_PASS_B);
 }
 
-static enum zb_status backward_w(struct zb_worker *w, int chunk, int mb)
+/* `cost`: what a simulated device takes; 0 where it was spent before. */
+static enum zb_status backward_w(struct zb_worker *w, int chunk, int mb,
+                                 double cost)
 {
     struct zb_chunk_run run = make_run(w, chunk, mb, w->data);
+    struct by_layer b;
 
+    if (w->reduces_early && w->at_node == w->last_w[chunk]) {
+        go_by_layer(w, chunk, cost, send_layer, &b, &run);
+    } else {
+        ZB_TRY(spend(w, cost));
+    }
     ZB_TRY(zb_chunk_backward_weight(program(w, chunk), &run));
     return release_inputs(w, chunk, mb, ZB_PASS_W);
 }
@@ -395,8 +448,10 @@ enum zb_status zb_backward_b_step(struct zb_worker *w, int chunk, int mb)
 
 enum zb_status zb_backward_w_step(struct zb_worker *w, int chunk, int mb)
 {
-    ZB_TRY(spend(w, chunk, w->s->plan->in.w_cost));
-    return backward_w(w, chunk, mb);
+    const struct zb_run_plan *p = w->s->plan;
+
+    return backward_w(w, chunk, mb,
+                      p->in.w_cost[zb_virt_of(p, w->stage, chunk)]);
 }
 
 enum zb_status zb_schedule_f(struct zb_worker *w, int chunk, int mb)
@@ -418,7 +473,7 @@ enum zb_status zb_schedule_w(struct zb_worker *w, int chunk, int mb)
 static enum zb_status schedule_bw(struct zb_worker *w, int chunk, int mb)
 {
     ZB_TRY(backward_b(w, chunk, mb, 1));
-    return backward_w(w, chunk, mb);
+    return backward_w(w, chunk, mb, 0);
 }
 
 /* A RECV node posts: the pool has room for the message from the start, and the
@@ -454,19 +509,6 @@ static enum zb_status fail_in_node(struct zb_worker *w,
                       nd->mb);
 }
 
-/* What the node lets begin, and what others let go on. */
-static enum zb_status follow_up(struct zb_worker *w, const struct zb_node *nd,
-                                size_t i)
-{
-    if (!w->reduces_early) {
-        return ZB_OK;
-    }
-    if (i == w->last_w[nd->chunk]) {
-        ZB_TRY(zb_worker_reduce_chunk(w, nd->chunk));
-    }
-    return zb_worker_progress(w);
-}
-
 enum zb_status zb_worker_run_nodes(struct zb_worker *w,
                                    const struct zb_stage_nodes *nodes)
 {
@@ -477,12 +519,10 @@ enum zb_status zb_worker_run_nodes(struct zb_worker *w,
         enum zb_status st;
 
         atomic_store_explicit(&w->node, nd, memory_order_release);
+        w->at_node = is_timed ? i : ZB_NO_OFFSET;
         w->ops->stream_mark(w->stream,
                             is_timed ? w->node_name[i] : "forward only");
         w->began_ns = zb_now_ns();
-        if (nd->type == ZB_NODE_F) {
-            ZB_TRY(zb_worker_settle(w));
-        }
         st = is_timed && i == w->fail_node
                  ? zb_fail(ZB_EDEVICE, "a failure was asked for")
                  : run_node[nd->type](w, nd->chunk, nd->mb);
@@ -492,7 +532,9 @@ enum zb_status zb_worker_run_nodes(struct zb_worker *w,
         if (is_timed) {
             w->start_ns[i] = w->began_ns;
             w->end_ns[i] = zb_now_ns();
-            ZB_TRY(follow_up(w, nd, i));
+        }
+        if (is_timed && w->reduces_early) {
+            ZB_TRY(zb_worker_progress(w));
         }
         atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
     }

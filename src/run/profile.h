@@ -44,6 +44,15 @@ struct zb_profile {
     struct zb_channel **chan; /* [2 * (n_seats - 1)] */
 };
 
+/* profile_coll.c: collectives of a seat that has no others to do them with; the
+ * argument is a struct zb_profile_axes. */
+struct zb_profile_axes {
+    const struct zb_backend_ops *ops;
+    int n_tp, n_sp;
+    const void *block; /* that a ring passes on */
+};
+extern const struct zb_coll_ops zb_profile_coll_ops;
+
 /* A thread and its device. */
 struct zb_seat {
     struct zb_profile *p;
@@ -52,6 +61,7 @@ struct zb_seat {
     const struct zb_backend_ops *ops;
     struct zb_device *dev;
     struct zb_stream *stream;
+    struct zb_profile_axes axes;
     void *scratch;  /* device memory freed when all have left, or NULL */
     double *result; /* [n_results]; NAN: not for this seat */
 };

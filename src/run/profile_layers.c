@@ -166,8 +166,11 @@ static enum zb_status plan_layer(struct zb_seat *s, int kind, struct layer *l)
 static enum zb_status alloc_layer(struct zb_seat *s, struct layer *l)
 {
     const struct zb_profile_request *r = s->p->r;
+    const struct zb_parallel *par = zb_graph_parallel(r->g);
     struct carver c = {NULL, 0};
 
+    s->axes = (struct zb_profile_axes){
+        .ops = s->ops, .n_tp = par->tp, .n_sp = par->sp};
     ZB_TRY(s->ops->mem_alloc(s->dev, l->bytes, "profile", &l->memory));
     c.base = l->memory;
     carve_all(l, r, &c);
@@ -182,6 +185,8 @@ static enum zb_status alloc_layer(struct zb_seat *s, struct layer *l)
         .loss_sum = l->loss_sum,
         .loss_scale = 1 / (double)zb_graph_loss_elems(r->g, &r->max),
         .is_training = 1,
+        .coll = &zb_profile_coll_ops,
+        .coll_arg = &s->axes,
         .sample = l->sample,
     };
     memcpy(l->run.space, l->space, sizeof(l->space));

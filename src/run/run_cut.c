@@ -28,7 +28,7 @@ static int is_better(const struct score *a, const struct score *b)
     return a->is_possible ? a->step < b->step * (1 - 1e-9) : a->need < b->need;
 }
 
-/* All layers of a stage, by the table of costs. */
+/* All layers of a stage, by the table of costs; a rank updates its shard. */
 static struct zb_layer_cost stage_ns(const struct zb_run_plan *p, int stage)
 {
     struct zb_layer_cost sum = {0, 0, 0, 0};
@@ -41,7 +41,8 @@ static struct zb_layer_cost stage_ns(const struct zb_run_plan *p, int stage)
         sum.f_ns += c.f_ns;
         sum.b_ns += c.b_ns;
         sum.w_ns += c.w_ns;
-        sum.update_ns += c.update_ns;
+        sum.update_ns +=
+            p->o.zero_stage > 0 ? c.update_ns / p->n_shards : c.update_ns;
     }
     return sum;
 }

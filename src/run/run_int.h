@@ -60,12 +60,17 @@ const char *zb_region_str(enum zb_region r);
  * of: then kernels cut a parameter only where their vectors end. */
 #define ZB_SHARD_ALIGN 64
 
+/* Layers share a bucket until it has as many bytes: smaller messages would be
+ * mostly latency. */
+#define ZB_BUCKET_BYTES (4 << 20)
+
 /* Parameters, flat, one after the other, cut into as many equal shards as there
  * are ranks to sum gradients over. Values, gradients and moments of a bucket
  * lie in the same order. */
 struct zb_bucket {
-    int chunk; /* local; its last W completes the gradients. -1: the bucket is a
-                  parameter with several uses, complete after all of them */
+    int chunk; /* local. -1: the bucket is a parameter with several uses,
+                  complete after all of them */
+    int layer; /* whose part of the chunk's last W completes the gradients */
     int owner; /* stage that has the gradients: this one, but for a bucket of
                   a parameter that several stages hold */
     int n_sum; /* copies of the parameters in a tp group whose gradients are
@@ -381,7 +386,9 @@ struct zb_worker {
     zb_real *const *output;
     int *is_loaded;     /* [n_slots] whether the slot holds its microbatch */
     size_t *last_w;     /* [n_chunk] node that completes the gradients */
-    int is_gathering;   /* parameters of the last update are not all here */
+    size_t at_node;     /* of the training stream; ZB_NO_OFFSET: none */
+    int is_gathering;   /* parameters of the last update are not all here, */
+    int n_gathered;     /* chunks that have begun a pass since */
     void **data;        /* [n_data] addresses of the current microbatch */
     double *sumsq_host; /* [n_params] */
     int64_t t;          /* optimizer steps done */
@@ -531,13 +538,14 @@ void zb_shard_from_whole(const struct zb_run_plan *p, int param, int tp_rank,
 void zb_shard_to_whole(const struct zb_run_plan *p, int param, int tp_rank,
                        const zb_real *shard, zb_real *whole);
 
-/* grads.c: in the order of a step. Clear; reduce the buckets that the last W of
- * a chunk completed; advance what is under way, without waiting; add the uses
+/* grads.c: in the order of a step. Clear; reduce the buckets of a chunk that a
+ * layer completed (ZB_ALL_LAYERS: all of the chunk, which may be -1); advance what is under way, without waiting; add the uses
  * of shared parameters (may be repeated); reduce what is left and wait: then
  * each rank has its shard (with zero_stage 0: all) of the sums. */
 enum zb_status zb_worker_zero_grad(struct zb_worker *w) ZB_CHECKED;
-enum zb_status zb_worker_reduce_chunk(struct zb_worker *w,
-                                      int chunk) ZB_CHECKED;
+#define ZB_ALL_LAYERS (-1)
+enum zb_status zb_worker_reduce_chunk(struct zb_worker *w, int chunk,
+                                      int layer) ZB_CHECKED;
 enum zb_status zb_worker_progress(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_sum_uses(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_reduce_grads(struct zb_worker *w) ZB_CHECKED;
@@ -548,10 +556,13 @@ zb_real *zb_worker_use_grad(struct zb_worker *w, int use);
  * post-validation a worker does not wait for the norm of all: it goes ahead as
  * if nothing had to be clipped, and validate(), when all are done with the
  * step, undoes and repeats what was wrong (Qi et al. 2023, "Zero Bubble
- * Pipeline Parallelism", section 4). settle() waits until all parameters are
- * here. */
+ * Pipeline Parallelism", section 4). need() waits for the parameters of the
+ * local chunks before this one and of its layers up to this one, settle() until
+ * all are here and nobody reads this rank's any more. */
 enum zb_status zb_worker_update(struct zb_worker *w, double lr) ZB_CHECKED;
 enum zb_status zb_worker_validate(struct zb_worker *w) ZB_CHECKED;
+enum zb_status zb_worker_need(struct zb_worker *w, int chunk,
+                              int layer) ZB_CHECKED;
 enum zb_status zb_worker_settle(struct zb_worker *w) ZB_CHECKED;
 
 /* Whether steps keep what undoing them needs. */

@@ -289,8 +289,26 @@ static enum zb_status keep_or_restore(struct zb_worker *w, int is_restore)
 
 /* ---- gathering ---------------------------------------------------------------------- */
 
+static enum zb_status start_gather_of(struct zb_worker *w,
+                                      const struct zb_bucket *b)
+{
+    zb_real *value = moment(w, b->value, 0);
+    struct zb_coll c = {
+        .kind = ZB_COLL_ALL_GATHER,
+        .dtype = ZB_DTYPE_REAL,
+        .outer = 1,
+        .inner = b->shard,
+        .src = value + w->gather.rank * b->shard,
+        .dst = value,
+        .label = "parameters",
+    };
+
+    return zb_coll_start(w->gather.group, w->gather.rank, w->side, &c);
+}
+
 /* Offer the shards that were updated, and take those of others while the next
- * step begins. */
+ * step begins: first what all chunks may use, then chunk by chunk in the order
+ * of F, which is against that of the buckets. */
 static enum zb_status start_gather(struct zb_worker *w)
 {
     if (w->gather.group == NULL || w->s->plan->o.zero_stage == 0) {
@@ -298,23 +316,40 @@ static enum zb_status start_gather(struct zb_worker *w)
     }
     ZB_TRY(w->ops->event_record(w->to_side, w->stream));
     ZB_TRY(w->ops->stream_wait(w->side, w->to_side));
-    for (int i = 0; i < buckets(w)->n; i++) {
-        const struct zb_bucket *b = &buckets(w)->bucket[i];
-        zb_real *value = (zb_real *)(w->arena + b->value);
-        struct zb_coll c = {
-            .kind = ZB_COLL_ALL_GATHER,
-            .dtype = ZB_DTYPE_REAL,
-            .outer = 1,
-            .inner = b->shard,
-            .src = value + w->gather.rank * b->shard,
-            .dst = value,
-            .label = "parameters",
-        };
-
-        ZB_TRY(zb_coll_start(w->gather.group, w->gather.rank, w->side, &c));
+    for (int chunk = -1; chunk < w->s->plan->n_chunk; chunk++) {
+        for (int i = buckets(w)->n - 1; i >= 0; i--) {
+            if (buckets(w)->bucket[i].chunk == chunk) {
+                ZB_TRY(start_gather_of(w, &buckets(w)->bucket[i]));
+            }
+        }
     }
+    w->n_gathered = 0;
     w->is_gathering = 1;
     return w->s->plan->o.overlap_gather ? ZB_OK : zb_worker_settle(w);
+}
+
+/* Later work of the compute stream comes after what the side stream has. */
+static enum zb_status join_streams(struct zb_worker *w)
+{
+    ZB_TRY(w->ops->event_record(w->from_side, w->side));
+    return w->ops->stream_wait(w->stream, w->from_side);
+}
+
+enum zb_status zb_worker_need(struct zb_worker *w, int chunk, int layer)
+{
+    int n_later = 0;
+    enum zb_status st;
+
+    for (int i = 0; i < buckets(w)->n; i++) {
+        const struct zb_bucket *b = &buckets(w)->bucket[i];
+
+        n_later += b->chunk > chunk || (b->chunk == chunk && b->layer > layer);
+    }
+    zb_wait_begin(w, zb_coll_group_name(w->gather.group));
+    st = zb_coll_work(w->gather.group, w->gather.rank, w->side, n_later, NULL);
+    zb_wait_end(w);
+    ZB_TRY(st);
+    return join_streams(w);
 }
 
 enum zb_status zb_worker_settle(struct zb_worker *w)
@@ -329,8 +364,7 @@ enum zb_status zb_worker_settle(struct zb_worker *w)
     st = zb_coll_finish(w->gather.group, w->gather.rank, w->side);
     zb_wait_end(w);
     ZB_TRY(st);
-    ZB_TRY(w->ops->event_record(w->from_side, w->side));
-    return w->ops->stream_wait(w->stream, w->from_side);
+    return join_streams(w);
 }
 
 /* ---- the step --------------------------------------------------------------------------- */
@@ -361,6 +395,7 @@ enum zb_status zb_worker_update(struct zb_worker *w, double lr)
 {
     int may_go_ahead = zb_keeps_undo(w->s->plan) && !w->has_clipped;
 
+    ZB_TRY(zb_worker_settle(w)); /* others have read what changes now */
     w->ops->stream_mark(w->stream, "update");
     ZB_TRY(publish_norms(w));
     w->t++;

@@ -201,12 +201,13 @@ static enum zb_status do_round(struct coll_rig_member *m, struct op *op,
         ZB_TRY(zb_coll_start(g, m->rank, m->stream[0], &op[i].c));
         coll_rig_dawdle(m, max_us);
         if (zbt_rand_in(&m->rng, 0, 1)) {
-            ZB_TRY(zb_coll_work(g, m->rank, work, 0, &n_left));
+            ZB_TRY(zb_coll_work(g, m->rank, work, ZB_COLL_WHAT_IS_READY,
+                                &n_left));
             m->n_wrong += n_left < 0 || n_left > i + 1;
         }
     }
     if (zbt_rand_in(&m->rng, 0, 1)) {
-        ZB_TRY(zb_coll_work(g, m->rank, work, 1, &n_left));
+        ZB_TRY(zb_coll_work(g, m->rank, work, 0, &n_left));
         m->n_wrong += n_left != 0;
         coll_rig_dawdle(m, max_us);
     }
@@ -322,7 +323,7 @@ static enum zb_status do_on_three_streams(struct coll_rig_member *m)
     m->r->ops->stream_mark(m->stream[2], "finish");
     ZB_TRY(overwrite_src(m, &op, m->stream[0]));
     ZB_TRY(zb_coll_start(g, m->rank, m->stream[0], &op.c));
-    ZB_TRY(zb_coll_work(g, m->rank, m->stream[1], 1, NULL));
+    ZB_TRY(zb_coll_work(g, m->rank, m->stream[1], 0, NULL));
     ZB_TRY(zb_coll_finish(g, m->rank, m->stream[2]));
     return overwrite_src(m, &op, m->stream[2]);
 }
@@ -491,7 +492,7 @@ static enum zb_status misuse_ring(struct coll_rig_member *m)
     m->n_wrong += zb_ring_end(g, m->rank, s) != ZB_EINVAL;
     ZB_TRY(zb_ring_begin(g, m->rank, s, m->src[0], 8, "a"));
     m->n_wrong += zb_coll_start(g, m->rank, s, &op.c) != ZB_EINVAL;
-    m->n_wrong += zb_coll_work(g, m->rank, s, 1, NULL) != ZB_EINVAL;
+    m->n_wrong += zb_coll_work(g, m->rank, s, 0, NULL) != ZB_EINVAL;
     m->n_wrong += zb_coll_finish(g, m->rank, s) != ZB_EINVAL;
     m->n_wrong += zb_ring_begin(g, m->rank, s, m->src[0], 8, "b") != ZB_EINVAL;
     ZB_TRY(zb_ring_end(g, m->rank, s));

@@ -49,7 +49,7 @@ static enum zb_status reduce_and_compute(struct coll_rig_member *m)
                               .label = "gradients"};
 
     ZB_TRY(zb_coll_start(g, m->rank, m->stream[0], &c));
-    ZB_TRY(zb_coll_work(g, m->rank, m->stream[1], 1, NULL));
+    ZB_TRY(zb_coll_work(g, m->rank, m->stream[1], 0, NULL));
     m->n_wrong += zb_sim_clock_ns(m->stream[1]) != 10 * MS;
     m->n_wrong += zb_sim_clock_ns(m->stream[0]) != 0;
     if (*is_hidden) {
