@@ -267,6 +267,19 @@ struct zb_session_stats zb_session_stats(const struct zb_session *s);
  * training step. */
 void zb_session_fail_node(struct zb_session *s, int stage, size_t node);
 
+/* For tests: the device's k-th collective of a kind from now (from 1) fails in
+ * phase 0 (start), 1 (work) or 2 (finish) as zb_coll_fail_at() says; 0 when the
+ * device has no such group. Devices are numbered by stage, then dp, sp, tp. */
+enum zb_group_kind {
+    ZB_GROUP_TP,     /* tensor parallelism */
+    ZB_GROUP_SP,     /* sequence parallelism */
+    ZB_GROUP_REDUCE, /* gradients of the ranks of dp and sp */
+    ZB_GROUP_GATHER, /* parameters that other ranks updated */
+    ZB_N_GROUP_KINDS
+};
+int zb_session_fail_coll(struct zb_session *s, int device,
+                         enum zb_group_kind kind, int k, int phase);
+
 /* ---- inside a worker: the parts the reference exposes --------------------
  *
  * A scheduler of one's own is a function run by every worker at once. The

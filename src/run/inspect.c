@@ -80,6 +80,24 @@ void zb_session_fail_node(struct zb_session *s, int stage, size_t node)
     s->worker[zb_device_of(s->plan, stage, 0)].fail_node = node;
 }
 
+int zb_session_fail_coll(struct zb_session *s, int device,
+                         enum zb_group_kind kind, int k, int phase)
+{
+    const struct zb_worker *w = &s->worker[device];
+    const struct zb_member *member[ZB_N_GROUP_KINDS] = {
+        [ZB_GROUP_TP] = &w->tp_group,
+        [ZB_GROUP_SP] = &w->sp_group,
+        [ZB_GROUP_REDUCE] = &w->reduce,
+        [ZB_GROUP_GATHER] = &w->gather,
+    };
+
+    if (member[kind]->group == NULL) {
+        return 0;
+    }
+    zb_coll_fail_at(member[kind]->group, member[kind]->rank, k, phase);
+    return 1;
+}
+
 double zb_session_step_flops(const struct zb_session *s)
 {
     return s->last_flops;

@@ -526,15 +526,15 @@ enum zb_status zb_worker_run_nodes(struct zb_worker *w,
         st = is_timed && i == w->fail_node
                  ? zb_fail(ZB_EDEVICE, "a failure was asked for")
                  : run_node[nd->type](w, nd->chunk, nd->mb);
-        if (st != ZB_OK) {
-            return fail_in_node(w, nd, st);
-        }
         if (is_timed) {
             w->start_ns[i] = w->began_ns;
             w->end_ns[i] = zb_now_ns();
         }
-        if (is_timed && w->reduces_early) {
-            ZB_TRY(zb_worker_progress(w));
+        if (st == ZB_OK && is_timed && w->reduces_early) {
+            st = zb_worker_progress(w);
+        }
+        if (st != ZB_OK) {
+            return fail_in_node(w, nd, st);
         }
         atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
     }

@@ -237,9 +237,9 @@ void zb_worker_main(void *arg)
         }
         seen++;
         st = zb_worker_validate(w);
-        if (st == ZB_OK) {
-            st = s->command(w, s->arg);
-        }
+        st = st == ZB_OK ? s->command(w, s->arg)
+                         : zb_fail_in(st, "device %d, stage %d, validation",
+                                      w->device, w->stage);
         report(w, st);
     }
     leave(w);
