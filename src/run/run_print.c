@@ -15,6 +15,12 @@ static void print_chunks(const struct zb_run_plan *p, FILE *f)
                "rows, %s\n",
             p->n_stages, p->n_chunk, p->o.n_micro,
             (long long)p->max.value[ZB_SYM_BATCH], p->sched->planner);
+    if (p->n_columns > 1) {
+        fprintf(f, "devices: %d = pp %d x dp %d x sp %d x tp %d, optimizer "
+                   "state in %d shards\n",
+                p->n_devices, p->n_stages, p->n_dp, p->n_sp, p->n_tp,
+                p->o.zero_stage > 0 ? p->n_shards : 1);
+    }
     for (int v = 0; v < p->n_virtual; v++) {
         int first = p->first_layer[v], end = p->first_layer[v + 1];
 
