@@ -91,7 +91,7 @@ static void defaults_are_those_of_the_interface(void)
     CU_ASSERT_EQUAL(conf->optimizer.name, ZB_CONF_ADAMW);
     CU_ASSERT_EQUAL(conf->optimizer.lr_schedule, ZB_CONF_LR_COSINE);
     CU_ASSERT_EQUAL(conf->optimizer.max_norm, 1.0);
-    CU_ASSERT_EQUAL(conf->optimizer.post_validation, 0);
+    CU_ASSERT_EQUAL(conf->optimizer.post_validation, 1);
     CU_ASSERT_EQUAL(conf->precision.initial_scale, 65536);
     CU_ASSERT_EQUAL(conf->precision.max_scale, 4294967296.0);
     CU_ASSERT_EQUAL(conf->checkpoint.keep, 3);
@@ -375,7 +375,6 @@ static void missing_features_are_refused_by_name(void)
         {"parallel.p2p=nccl", "messages by NCCL"},
         {"precision.precision=bf16", "bf16"},
         {"precision.growth_factor=3", "fp16 loss scaling"},
-        {"optimizer.post_validation=true", "post-validation"},
         {"checkpoint.dir=out", "checkpoints"},
         {"checkpoint.interval=10", "checkpoints"},
         {"data.format=npy", "array files"},
