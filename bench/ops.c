@@ -313,7 +313,8 @@ static void bench_loss(struct bench *b, int64_t rows, int64_t cols)
     zb_real *loss = reals(b, rows), *lse = reals(b, rows);
     int32_t *label = labels(b, rows, cols);
     struct zb_k_xent_fwd f = {rows, cols, cols, x, label, loss, lse};
-    struct zb_k_xent_bwd w = {rows, cols, cols, cols, 1, x, lse, label, d};
+    struct zb_k_xent_bwd w = {rows, cols, cols, cols, 0,     cols,
+                              0,    1,    x,    lse,  label, d};
     double bytes = (double)(rows * cols) * sizeof(zb_real);
 
     measure(b, "xent_fwd", ZB_K_xent_fwd, &f, 0, bytes);

@@ -181,6 +181,9 @@ int zb_g_slice(struct zb_graph *g, int x, int64_t first, int64_t n);
  * mse may reach the loss through add, scale and reshape only, in their layer:
  * its gradient is then one number. */
 int zb_g_xent(struct zb_graph *g, int logits, int labels);
+/* x as every rank has all of it, for a criterion of one's own: logits of which
+ * ranks have columns, hidden states of which they have parts. */
+int zb_g_whole(struct zb_graph *g, int x);
 /* (x - target)^2 per element; no gradient for target (a data tensor). */
 int zb_g_mse(struct zb_graph *g, int x, int target);
 

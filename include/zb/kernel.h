@@ -47,6 +47,8 @@
     X(scale)                                                                   \
     X(dropout)                                                                 \
     X(xent_fwd)                                                                \
+    X(xent_part)                                                               \
+    X(xent_join)                                                               \
     X(xent_bwd)                                                                \
     X(mse_fwd)                                                                 \
     X(mse_bwd)                                                                 \
@@ -81,18 +83,21 @@ struct zb_k_col_sum {
     zb_real *y;
 };
 
-/* y[r,:] = table[id[r],:]; an id outside [0, n_ids) gives a row of NaN. */
+/* y[r,:] = table[id[r],:] of a table of `whole` rows. A device may have only
+ * the n_ids rows from `first` on: ids of other rows give zeros, so that the sum
+ * over devices is the look-up; ids outside [0, whole) give a row of NaN. */
 struct zb_k_embedding_fwd {
-    int64_t rows, cols, n_ids, ldy;
+    int64_t rows, cols, n_ids, first, whole, ldy;
     const int32_t *id;
     const zb_real *table; /* [n_ids, cols] */
     zb_real *y;
 };
 
-/* dtable[id[r],:] += dy[r,:], rows in order; rows with id == padding_idx (or
- * outside the table) contribute nothing. padding_idx -1 is none. */
+/* dtable[id[r] - first,:] += dy[r,:], rows in order; rows with id ==
+ * padding_idx, or not in this part of the table, contribute nothing.
+ * padding_idx -1 is none. */
 struct zb_k_embedding_bwd_w {
-    int64_t rows, cols, n_ids, lddy, padding_idx;
+    int64_t rows, cols, n_ids, first, whole, lddy, padding_idx;
     const int32_t *id;
     const zb_real *dy;
     zb_real *dtable;
@@ -346,10 +351,31 @@ struct zb_k_xent_fwd {
     zb_real *loss, *lse;
 };
 
+/* The same in two steps where devices have parts of the columns, this one
+ * `cols` (0: none) from `first` on. stats[r,:] of a part: its largest logit,
+ * the sum of exp(logit - largest), the label's logit (0 where it is not here).
+ */
+struct zb_k_xent_part {
+    int64_t rows, cols, ld, first;
+    const zb_real *logits;
+    const int32_t *label;
+    zb_real *stats; /* [rows, 3] */
+};
+
+/* loss and lse from the stats of all parts, in order; n_class columns in the
+ * whole. */
+struct zb_k_xent_join {
+    int64_t rows, n_parts, n_class;
+    const zb_real *stats; /* [rows, n_parts, 3] */
+    const int32_t *label;
+    zb_real *loss, *lse;
+};
+
 /* dlogits = scale * (softmax(logits) - onehot(label)), 0 rows where -100;
- * dlogits may be logits. */
+ * dlogits may be logits. The columns are those from `first` on of n_class;
+ * after them come n_pad that are padding and get 0. */
 struct zb_k_xent_bwd {
-    int64_t rows, cols, ld, ld_d;
+    int64_t rows, cols, ld, ld_d, first, n_class, n_pad;
     double scale;
     const zb_real *logits, *lse;
     const int32_t *label;

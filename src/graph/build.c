@@ -80,6 +80,8 @@ static int add_root(struct zb_graph *g, enum zb_tensor_kind kind, size_t index,
         .layer = -1,
         .root = (int)g->n_tensors,
         .layout = zb_layout_dense(shape),
+        .spread.param = -1,
+        .entered = -1,
     };
 
     return zb_graph_add_tensor(g, &t);
@@ -209,7 +211,7 @@ static int tie_param(struct zb_graph *g, int param,
                      const struct zb_shape *shape)
 {
     const struct zb_param *p = &g->params[param];
-    const struct zb_shape *had = &g->tensors[p->tensor].shape;
+    const struct zb_shape *had = &p->whole;
 
     if (!zb_shape_equal(had, shape)) {
         zb_graph_mistake(g, NULL, "parameter '%s' is %s here and %s before",
@@ -245,16 +247,19 @@ static enum zb_status grow_slots(struct zb_graph *g)
 int zb_g_param(struct zb_graph *g, const char *name, int n_dims,
                const int64_t *dim, const struct zb_param_opts *opts)
 {
-    struct zb_shape shape;
+    struct zb_shape whole, shape;
     struct zb_param *p;
-    int known;
+    int known, n_copies;
 
-    if (read_shape(g, "parameter", name, n_dims, dim, 0, &shape) != 0) {
+    if (read_shape(g, "parameter", name, n_dims, dim, 0, &whole) != 0) {
         return -1;
     }
     known = zb_graph_find_param(g, name);
     if (known >= 0) {
-        return tie_param(g, known, &shape);
+        return tie_param(g, known, &whole);
+    }
+    if (zb_shard_of(g, name, &whole, &opts->split, &shape, &n_copies) != 0) {
+        return -1;
     }
     if (zb_grow(&g->params, g->n_params, &g->cap_params,
                 sizeof(*g->params)) != ZB_OK ||
@@ -268,6 +273,8 @@ int zb_g_param(struct zb_graph *g, const char *name, int n_dims,
     }
     g->slots[zb_graph_param_slot(g, name)] = (int)++g->n_params;
     p->opts = *opts;
+    p->whole = whole;
+    p->n_copies = n_copies;
     p->layer = g->n_layers > 0 ? (int)g->n_layers - 1 : 0;
     p->tensor =
         add_root(g, ZB_T_PARAM, g->n_params - 1, ZB_DTYPE_REAL, &shape);
@@ -299,6 +306,8 @@ int zb_op_add_out(struct zb_graph *g, struct zb_op *op,
         .layer = op->layer,
         .root = (int)g->n_tensors,
         .layout = zb_layout_dense(shape),
+        .spread.param = -1,
+        .entered = -1,
     };
     int id = zb_graph_add_tensor(g, &t);
 
@@ -428,17 +437,19 @@ static int check_op(struct zb_graph *g, const struct zb_op *op)
     return 0;
 }
 
-static int add_op(struct zb_graph *g, enum zb_op_kind kind, struct zb_op *op)
+int zb_graph_add_op(struct zb_graph *g, enum zb_op_kind kind, struct zb_op *op)
 {
     if (g->status != ZB_OK) {
         return -1;
     }
     op->row = &zb_op_rows[kind];
+    zb_spread_inputs(g, op);
     op->number = (int)g->n_ops;
     op->site = g->n_sites;
     op->layer = (int)g->n_layers - 1;
     if (check_op(g, op) != 0 || op->row->shape(g, op) != 0 ||
-        ((op->row->flags & ZB_OP_ALIAS) && set_alias(g, op) != 0)) {
+        ((op->row->flags & ZB_OP_ALIAS) && set_alias(g, op) != 0) ||
+        (g->par.tp > 1 && zb_spread_outputs(g, op) != 0)) {
         return -1;
     }
     if (zb_grow(&g->ops, g->n_ops, &g->cap_ops, sizeof(*g->ops)) != ZB_OK ||
@@ -453,9 +464,19 @@ static int add_op(struct zb_graph *g, enum zb_op_kind kind, struct zb_op *op)
 int zb_g_linear(struct zb_graph *g, int x, int weight, int bias, int in_by_out)
 {
     struct zb_op op = {.in = {x, weight, bias}};
+    int is_row_parallel = zb_param_is_split(g, weight, in_by_out ? 0 : 1);
+    int y;
 
     op.u.linear.in_by_out = in_by_out;
-    return add_op(g, ZB_OP_linear, &op);
+    if (zb_param_is_split(g, weight, in_by_out ? 1 : 0)) {
+        op.in[0] = zb_spread_enter(g, x);
+    }
+    if (is_row_parallel) {
+        op.in[2] = ZB_G_NONE;
+    }
+    y = zb_spread_reduce(g, zb_graph_add_op(g, ZB_OP_linear, &op));
+    return is_row_parallel && bias != ZB_G_NONE ? zb_spread_bias(g, y, bias)
+                                                : y;
 }
 
 int zb_g_embedding(struct zb_graph *g, int ids, int table, int padding_idx)
@@ -463,7 +484,7 @@ int zb_g_embedding(struct zb_graph *g, int ids, int table, int padding_idx)
     struct zb_op op = {.in = {ids, table}};
 
     op.u.embedding.padding_idx = padding_idx;
-    return add_op(g, ZB_OP_embedding, &op);
+    return zb_spread_reduce(g, zb_graph_add_op(g, ZB_OP_embedding, &op));
 }
 
 int zb_g_position(struct zb_graph *g, int x, int table, int offset)
@@ -471,7 +492,7 @@ int zb_g_position(struct zb_graph *g, int x, int table, int offset)
     struct zb_op op = {.in = {x, table}};
 
     op.u.position.offset = offset;
-    return add_op(g, ZB_OP_position, &op);
+    return zb_graph_add_op(g, ZB_OP_position, &op);
 }
 
 int zb_g_layernorm(struct zb_graph *g, int x, int gamma, int beta, double eps)
@@ -479,7 +500,7 @@ int zb_g_layernorm(struct zb_graph *g, int x, int gamma, int beta, double eps)
     struct zb_op op = {.in = {x, gamma, beta}};
 
     op.u.norm.eps = eps;
-    return add_op(g, ZB_OP_layernorm, &op);
+    return zb_graph_add_op(g, ZB_OP_layernorm, &op);
 }
 
 int zb_g_rmsnorm(struct zb_graph *g, int x, int gamma, double eps)
@@ -487,7 +508,7 @@ int zb_g_rmsnorm(struct zb_graph *g, int x, int gamma, double eps)
     struct zb_op op = {.in = {x, gamma}};
 
     op.u.norm.eps = eps;
-    return add_op(g, ZB_OP_rmsnorm, &op);
+    return zb_graph_add_op(g, ZB_OP_rmsnorm, &op);
 }
 
 int zb_g_rope(struct zb_graph *g, int x, int cos, int sin, int interleaved)
@@ -495,7 +516,7 @@ int zb_g_rope(struct zb_graph *g, int x, int cos, int sin, int interleaved)
     struct zb_op op = {.in = {x, cos, sin}};
 
     op.u.rope.interleaved = interleaved;
-    return add_op(g, ZB_OP_rope, &op);
+    return zb_graph_add_op(g, ZB_OP_rope, &op);
 }
 
 int zb_g_attention(struct zb_graph *g, int q, int k, int v,
@@ -504,7 +525,7 @@ int zb_g_attention(struct zb_graph *g, int q, int k, int v,
     struct zb_op op = {.in = {q, k, v, opts->key_mask}};
 
     op.u.attention = *opts;
-    return add_op(g, ZB_OP_attention, &op);
+    return zb_graph_add_op(g, ZB_OP_attention, &op);
 }
 
 int zb_g_act(struct zb_graph *g, int x, enum zb_act act)
@@ -512,7 +533,7 @@ int zb_g_act(struct zb_graph *g, int x, enum zb_act act)
     struct zb_op op = {.in = {x}};
 
     op.u.act.act = act;
-    return add_op(g, ZB_OP_act, &op);
+    return zb_graph_add_op(g, ZB_OP_act, &op);
 }
 
 int zb_g_gated(struct zb_graph *g, int gate, int up, enum zb_act act)
@@ -520,14 +541,14 @@ int zb_g_gated(struct zb_graph *g, int gate, int up, enum zb_act act)
     struct zb_op op = {.in = {gate, up}};
 
     op.u.act.act = act;
-    return add_op(g, ZB_OP_gated, &op);
+    return zb_graph_add_op(g, ZB_OP_gated, &op);
 }
 
 int zb_g_add(struct zb_graph *g, int a, int b)
 {
     struct zb_op op = {.in = {a, b}};
 
-    return add_op(g, ZB_OP_add, &op);
+    return zb_graph_add_op(g, ZB_OP_add, &op);
 }
 
 int zb_g_scale(struct zb_graph *g, int x, double alpha)
@@ -535,7 +556,7 @@ int zb_g_scale(struct zb_graph *g, int x, double alpha)
     struct zb_op op = {.in = {x}};
 
     op.u.scale.alpha = alpha;
-    return add_op(g, ZB_OP_scale, &op);
+    return zb_graph_add_op(g, ZB_OP_scale, &op);
 }
 
 int zb_g_dropout(struct zb_graph *g, int x, double p)
@@ -546,41 +567,101 @@ int zb_g_dropout(struct zb_graph *g, int x, double p)
         return x;
     }
     op.u.dropout.p = p;
-    return add_op(g, ZB_OP_dropout, &op);
+    return zb_graph_add_op(g, ZB_OP_dropout, &op);
+}
+
+/* The size of the dimension that is ZB_DIM_REST. */
+static int fill_rest(struct zb_graph *g, int x, int64_t *rest,
+                     struct zb_shape *s)
+{
+    struct zb_prod want = zb_shape_prod(&g->tensors[x].shape), has;
+
+    *rest = 1;
+    has = zb_shape_prod(s);
+    *rest = want.coef / has.coef;
+    if (!zb_prod_equal(zb_shape_prod(s), want)) {
+        *rest = 1;
+        zb_graph_mistake(
+            g, NULL, "layer '%s', reshape: %s does not divide by %s",
+            g->n_layers > 0 ? g->layers[g->n_layers - 1] : "(none)",
+            zb_shape_text(&g->tensors[x].shape).s, zb_shape_text(s).s);
+        return -1;
+    }
+    return 0;
+}
+
+/* A shape as models write it: whole sequences, and what is left. */
+static int read_reshape(struct zb_graph *g, int x, int n_dims,
+                        const int64_t *dim, struct zb_shape *out)
+{
+    int64_t plain[ZB_MAX_DIMS] = {0};
+    int rest = -1;
+
+    if (x < 0 || (size_t)x >= g->n_tensors) {
+        return read_shape(g, "reshape", "", n_dims, dim, 1, out);
+    }
+    for (int i = 0; i < n_dims && i < ZB_MAX_DIMS; i++) {
+        plain[i] = dim[i];
+        if (dim[i] == ZB_DIM_REST && rest < 0) {
+            rest = i;
+            plain[i] = 1;
+        } else if (i == 1 && dim[i] == ZB_DIM(ZB_SYM_SEQ) &&
+                   g->tensors[x].spread.kind == ZB_SPREAD_PART) {
+            plain[i] = ZB_DIM(ZB_SYM_PART);
+        }
+    }
+    if (read_shape(g, "reshape", "", n_dims, plain, 1, out) != 0) {
+        return -1;
+    }
+    return rest < 0 ? 0 : fill_rest(g, x, &out->dim[rest], out);
 }
 
 int zb_g_reshape(struct zb_graph *g, int x, int n_dims, const int64_t *dim)
 {
     struct zb_op op = {.in = {x}};
 
-    if (read_shape(g, "reshape", "", n_dims, dim, 1, &op.u.reshape.shape) !=
-        0) {
+    if (read_reshape(g, x, n_dims, dim, &op.u.reshape.shape) != 0) {
         return -1;
     }
-    return add_op(g, ZB_OP_reshape, &op);
+    return zb_graph_add_op(g, ZB_OP_reshape, &op);
 }
 
 int zb_g_slice(struct zb_graph *g, int x, int64_t first, int64_t n)
 {
     struct zb_op op = {.in = {x}};
 
+    if (x >= 0 && (size_t)x < g->n_tensors && g->tensors[x].spread.param >= 0 &&
+        zb_shard_slice(g, g->tensors[x].spread.param, &first, &n) != 0) {
+        zb_graph_mistake(g, NULL,
+                         "layer '%s', slice: with tp = %d columns [%lld, %lld) "
+                         "are no whole part of '%s'",
+                         g->layers[g->n_layers - 1], g->par.tp,
+                         (long long)first, (long long)(first + n),
+                         g->params[g->tensors[x].spread.param].name);
+        return -1;
+    }
     op.u.slice.first = first;
     op.u.slice.n = n;
-    return add_op(g, ZB_OP_slice, &op);
+    return zb_graph_add_op(g, ZB_OP_slice, &op);
 }
 
 int zb_g_xent(struct zb_graph *g, int logits, int labels)
 {
     struct zb_op op = {.in = {logits, labels}};
 
-    return add_op(g, ZB_OP_xent, &op);
+    if (logits >= 0 && (size_t)logits < g->n_tensors &&
+        g->tensors[logits].spread.kind == ZB_SPREAD_COLS) {
+        return zb_spread_xent(g, logits, labels);
+    }
+    op.in[0] = zb_g_whole(g, logits);
+    return zb_graph_add_op(g, ZB_OP_xent, &op);
 }
 
 int zb_g_mse(struct zb_graph *g, int x, int target)
 {
-    struct zb_op op = {.in = {x, target}};
+    struct zb_op op = {.in = {zb_g_whole(g, x), target}};
 
-    return add_op(g, ZB_OP_mse, &op);
+    return zb_graph_add_op(g, ZB_OP_mse, &op);
 }
 
 /* ---- loss and outputs ---------------------------------------------------- */
@@ -598,6 +679,7 @@ void zb_g_loss(struct zb_graph *g, int loss, int labels)
 {
     struct zb_layout rows;
 
+    loss = zb_g_whole(g, loss);
     if (g->status != ZB_OK) {
         return;
     }
@@ -625,6 +707,7 @@ void zb_g_output(struct zb_graph *g, const char *name, int x)
 {
     int i;
 
+    x = zb_spread_output(g, x);
     if (g->status != ZB_OK) {
         return;
     }

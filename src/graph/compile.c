@@ -223,13 +223,14 @@ static void forward_op(struct zb_compile *cp, const struct zb_op *op)
 
     for (int i = 0; i < op->row->n_in; i++) {
         if (op->in[i] >= 0) {
+            /* Also one that only backward reads: copies are made in F. */
             in[i] = zb_compile_input(cp, ZB_PASS_F, op->in[i],
                                      op->row->in[i].need);
         }
     }
     zb_compile_instr(cp, ZB_PASS_F, op->row->forward, op, op->label);
     for (int i = 0; i < op->row->n_in; i++) {
-        if (op->in[i] >= 0) {
+        if (op->in[i] >= 0 && !(op->row->in[i].flags & ZB_IN_NOT_F)) {
             zb_compile_slot(cp, ZB_PASS_F, ZB_ROLE_IN + i, ZB_READ, &in[i]);
         }
     }

@@ -34,13 +34,15 @@ static struct zb_ref fresh(struct zb_compile *cp, int t)
 
 /* ---- where a gradient must end ------------------------------------------- */
 
-/* The op of this chunk of which t is only a view, or NULL. */
+/* The op of this chunk of which t is only a view, and t's gradient a view of
+ * its input's; or NULL. */
 static const struct zb_op *alias_op(const struct zb_compile *cp, int t)
 {
     int op = cp->g->tensors[t].op;
 
     if (op < 0 || !zb_compile_is_mine(cp, &cp->g->ops[op]) ||
-        !(cp->g->ops[op].row->flags & ZB_OP_ALIAS)) {
+        !(cp->g->ops[op].row->flags & ZB_OP_ALIAS) ||
+        !(cp->g->ops[op].row->in[0].flags & ZB_IN_PASS)) {
         return NULL;
     }
     return &cp->g->ops[op];
@@ -292,6 +294,9 @@ static void backward_inputs(struct zb_compile *cp, const struct zb_op *op,
         if (op->row->in[i].flags & ZB_IN_GRAD) {
             dest[i] = input_destination(cp, op, i);
         }
+    }
+    if (op->row->flags & ZB_OP_OVER_D_OUT) {
+        may_replace(cp, &dest[0], d_out);
     }
     zb_compile_instr(cp, ZB_PASS_B, op->row->backward_input, op, op->label)
         ->loss_coef = coef;

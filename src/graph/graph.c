@@ -15,7 +15,8 @@ static enum zb_status check_parallel(const struct zb_parallel *par)
     int has_axis = par->mode == ZB_SEQ_ALL_TO_ALL || par->mode == ZB_SEQ_RING;
 
     if (par->tp < 1 || par->sp < 1 || (par->sp > 1) != has_axis ||
-        (par->mode == ZB_SEQ_SPLIT_GATHER && par->tp == 1)) {
+        (par->mode == ZB_SEQ_SPLIT_GATHER && par->tp == 1) ||
+        (par->tp > 1 && par->vocab_multiple < 1)) {
         return zb_fail(ZB_EINVAL, "tp %d, sp %d and mode %d do not fit "
                                   "together",
                        par->tp, par->sp, (int)par->mode);
@@ -124,8 +125,9 @@ struct zb_param_info zb_graph_param(const struct zb_graph *g, int param)
     struct zb_param_info info = {
         .name = p->name,
         .shape = g->tensors[p->tensor].shape,
-        .whole = g->tensors[p->tensor].shape,
-        .n_copies = g->par.tp,
+        .whole = p->whole,
+        .n_copies = p->n_copies,
+        .is_partial = p->is_partial,
         .opts = p->opts,
         .n_uses = p->n_uses,
         .use_ids = p->use_ids,
@@ -140,18 +142,6 @@ int zb_graph_use_layer(const struct zb_graph *g, int use)
 {
     must_be_finished(g);
     return g->use_layer[use];
-}
-
-int zb_graph_param_pieces(const struct zb_graph *g, int param, int tp_rank,
-                          struct zb_piece piece[ZB_SPLIT_MAX])
-{
-    struct zb_param_info info = zb_graph_param(g, param);
-    int64_t n = zb_shape_elems(&info.shape);
-
-    (void)tp_rank;
-    piece[0] = (struct zb_piece){
-        .rows = 1, .cols = n, .shard_ld = n, .whole_ld = n};
-    return 1;
 }
 
 size_t zb_graph_param_slot(const struct zb_graph *g, const char *name)
@@ -177,6 +167,7 @@ static struct zb_data_info info_of(const struct zb_graph *g, const char *name,
         .name = name,
         .dtype = g->tensors[tensor].dtype,
         .shape = g->tensors[tensor].shape,
+        .n_last = g->tensors[tensor].spread.n_whole,
     };
 
     return info;
@@ -192,6 +183,14 @@ struct zb_data_info zb_graph_data(const struct zb_graph *g, int i)
     return info_of(g, g->data[i].name, g->data[i].tensor);
 }
 
+/* Rows of the whole table that input `in` is. */
+static int64_t rows_of(const struct zb_graph *g, const struct zb_op *op, int in)
+{
+    return g->tensors[op->in[in]].kind == ZB_T_PARAM
+               ? zb_op_param(g, op, in)->whole.dim[0]
+               : zb_op_shape(g, op, in)->dim[0];
+}
+
 int64_t zb_graph_data_range(const struct zb_graph *g, int i)
 {
     int64_t range = 0;
@@ -202,7 +201,7 @@ int64_t zb_graph_data_range(const struct zb_graph *g, int i)
         for (int in = 0; in < op->row->n_in; in++) {
             if ((op->row->in[in].flags & ZB_IN_SPARSE) &&
                 g->tensors[op->in[0]].root == g->data[i].tensor) {
-                int64_t rows = zb_op_shape(g, op, in)->dim[0];
+                int64_t rows = rows_of(g, op, in);
 
                 range = range == 0 || rows < range ? rows : range;
             }

@@ -109,7 +109,8 @@ enum zb_in_flags {
     ZB_IN_OVERWRITE = 256, /* its gradient may be written over it */
     ZB_IN_I32 = 512,
     ZB_IN_ANY = 1024, /* of any type */
-    ZB_IN_SPARSE = 2048 /* at most as many elements as out[0] has are touched */
+    ZB_IN_SPARSE = 2048, /* no more elements than out[0] has are touched */
+    ZB_IN_NOT_F = 4096   /* not read by forward */
 };
 
 #define ZB_IN_DIFF (ZB_IN_GRAD | ZB_IN_PASS | ZB_IN_WEIGHT)
@@ -123,8 +124,9 @@ enum zb_op_flags {
     ZB_OP_WEIGHT_JOINT = 32,/* one launch for all of them */
     ZB_OP_LOSS = 64,       /* takes the output's gradient as one number */
     ZB_OP_IN_PLACE = 128,  /* d_in[0] may be the addend */
-    ZB_OP_CHEAP = 256      /* its F takes less time than what it is worth in
+    ZB_OP_CHEAP = 256,     /* its F takes less time than what it is worth in
                               memory: `selective` makes its outputs again */
+    ZB_OP_OVER_D_OUT = 512 /* d_in[0] may be d_out */
 };
 
 struct zb_in_row {
@@ -132,6 +134,8 @@ struct zb_in_row {
     unsigned flags; /* enum zb_in_flags */
     enum zb_need need;
 };
+
+struct zb_spread;
 
 struct zb_op_row {
     const char *name;
@@ -154,6 +158,11 @@ struct zb_op_row {
     int (*variant)(const struct zb_op *op);
     /* The product it is in a pass; NULL: none, or an ordinary one. */
     enum zb_product (*product)(const struct zb_op *op, enum zb_pass pass);
+    /* What the ranks of the tp group have of its outputs, their shapes being
+     * known: 0, or -1 after a mistake. NULL: what they have of its activations,
+     * which must agree. Not asked where tp is 1. */
+    int (*spread)(struct zb_graph *g, const struct zb_op *op,
+                  struct zb_spread *out);
     zb_emit_fn forward, backward_input, backward_weight;
     /* Operations of F, and of B and W as if every gradient were wanted. */
     struct zb_flops (*flops)(const struct zb_graph *g, const struct zb_op *op,
@@ -176,7 +185,16 @@ struct zb_op_row {
     X(reshape)                                                                 \
     X(slice)                                                                   \
     X(xent)                                                                    \
-    X(mse)
+    X(xent_part)                                                               \
+    X(xent_join)                                                               \
+    X(mse)                                                                     \
+    X(bias)                                                                    \
+    X(enter)                                                                   \
+    X(gather)                                                                  \
+    X(reduce)                                                                  \
+    X(scatter)                                                                 \
+    X(collect)                                                                 \
+    X(part)
 
 enum zb_op_kind {
 #define ZB_X(name) ZB_OP_##name,
@@ -232,7 +250,27 @@ struct zb_op {
         struct {
             int64_t first, n;
         } slice;
+        struct {
+            int dim;
+        } collect;
     } u;
+};
+
+/* What the ranks of the tp group have of a tensor. */
+enum zb_spread_kind {
+    ZB_SPREAD_SAME, /* each has all of it, and all of its gradient */
+    ZB_SPREAD_PART, /* consecutive parts of the sequences (split_gather) */
+    ZB_SPREAD_COLS, /* consecutive parts of dimension `dim`: columns, heads */
+    ZB_SPREAD_SUM   /* numbers of which it is the sum; only until reduced */
+};
+
+struct zb_spread {
+    enum zb_spread_kind kind;
+    /* Of COLS: */
+    int dim;
+    int n_copies;    /* so many consecutive ranks have the same part */
+    int64_t n_whole; /* size of `dim` in the whole, without padding */
+    int param;       /* whose packed parts dimension `dim` consists of, or -1 */
 };
 
 enum zb_tensor_kind { ZB_T_DATA, ZB_T_CONST, ZB_T_PARAM, ZB_T_VALUE };
@@ -246,6 +284,10 @@ struct zb_tensor {
     int layer; /* of that op, or -1 */
     int root;  /* tensor in whose storage it lies */
     struct zb_layout layout; /* there */
+    struct zb_spread spread;
+    int entered; /* the same, as the column-parallel ops of layer
+                    entered_layer read it; -1: none do */
+    int entered_layer;
     /* Set by zb_graph_finish(): */
     int last_use;      /* last layer that reads it, -1: none */
     int last_grad_use; /* last layer that sends a gradient to it, -1: none */
@@ -260,6 +302,10 @@ struct zb_param {
     int tensor;
     int layer; /* where it was declared */
     struct zb_param_opts opts;
+    struct zb_shape whole; /* of the checkpoint; the tensor's is a shard's */
+    int n_copies;
+    int is_used;    /* by an op: is_partial is known */
+    int is_partial; /* as in zb_param_info */
     int n_uses;
     int *use_ids; /* into zb_graph.use_order */
 };
@@ -302,6 +348,42 @@ struct zb_graph {
 /* Remember a mistake, the first only: "layer 'x', op: ..." when op != NULL. */
 void zb_graph_mistake(struct zb_graph *g, const struct zb_op *op,
                       const char *fmt, ...) ZB_PRINTF(3, 4);
+/* For the builder. */
+int zb_graph_add_op(struct zb_graph *g, enum zb_op_kind kind, struct zb_op *op);
+
+/* shard.c: parameters. The shape of a shard, and how many consecutive ranks
+ * have the same one; 0, or -1 after a mistake. */
+int zb_shard_of(struct zb_graph *g, const char *name,
+                const struct zb_shape *whole, const struct zb_split *split,
+                struct zb_shape *shape_out, int *n_copies_out);
+/* Where columns [first, first + n) of a tensor of packed parts are in a shard;
+ * -1 when they are no whole part. */
+int zb_shard_slice(const struct zb_graph *g, int param, int64_t *first,
+                   int64_t *n);
+
+/* spread.c: what ranks have of activations, and the ops that change it. They
+ * return the tensor they make, x where nothing is to be done, -1 after a
+ * mistake; with tp = 1 never anything. */
+int zb_spread_enter(struct zb_graph *g, int x);  /* a column-parallel region */
+int zb_spread_reduce(struct zb_graph *g, int x); /* SUM: leave a region */
+int zb_spread_bias(struct zb_graph *g, int x, int bias);
+/* The loss of logits of which ranks have columns. */
+int zb_spread_xent(struct zb_graph *g, int logits, int labels);
+/* What an output may be: columns of which ranks have parts, else whole. */
+int zb_spread_output(struct zb_graph *g, int x);
+/* Make the activations of an op agree where parts can be taken. */
+void zb_spread_inputs(struct zb_graph *g, struct zb_op *op);
+/* Of the outputs of an op whose shapes are known, and what follows for its
+ * parameters. */
+int zb_spread_outputs(struct zb_graph *g, const struct zb_op *op);
+/* The parameter that is input `in`, and dimension `dim` of it is split. */
+const struct zb_param *zb_op_param(const struct zb_graph *g,
+                                   const struct zb_op *op, int in);
+int zb_param_is_split(const struct zb_graph *g, int tensor, int dim);
+/* The columns from *first on of n_whole that tp rank has of input `in`, without
+ * padding. */
+int64_t zb_emit_cols(const struct zb_emit *e, int in, int64_t *first_out);
+
 /* For shape rules. */
 const struct zb_shape *zb_op_shape(const struct zb_graph *g,
                                    const struct zb_op *op, int in);
@@ -383,6 +465,45 @@ enum zb_status zb_dropout_forward(struct zb_emit *e);
 enum zb_status zb_dropout_backward_input(struct zb_emit *e);
 enum zb_status zb_xent_forward(struct zb_emit *e);
 enum zb_status zb_xent_backward_input(struct zb_emit *e);
+enum zb_status zb_xent_part_forward(struct zb_emit *e);
+enum zb_status zb_xent_join_forward(struct zb_emit *e);
+enum zb_status zb_xent_join_backward_input(struct zb_emit *e);
+enum zb_status zb_bias_forward(struct zb_emit *e);
+enum zb_status zb_bias_backward_weight(struct zb_emit *e);
+enum zb_status zb_enter_backward_input(struct zb_emit *e);
+enum zb_status zb_gather_forward(struct zb_emit *e);
+enum zb_status zb_gather_backward_input(struct zb_emit *e);
+enum zb_status zb_reduce_forward(struct zb_emit *e);
+enum zb_status zb_scatter_forward(struct zb_emit *e);
+enum zb_status zb_scatter_backward_input(struct zb_emit *e);
+enum zb_status zb_collect_forward(struct zb_emit *e);
+enum zb_status zb_collect_backward_input(struct zb_emit *e);
+enum zb_status zb_part_forward(struct zb_emit *e);
+enum zb_status zb_part_backward_input(struct zb_emit *e);
+int zb_enter_alias(const struct zb_op *op, const struct zb_layout *in,
+                   struct zb_layout *out);
+int zb_linear_spread(struct zb_graph *g, const struct zb_op *op,
+                     struct zb_spread *out);
+int zb_embedding_spread(struct zb_graph *g, const struct zb_op *op,
+                        struct zb_spread *out);
+int zb_rows_spread(struct zb_graph *g, const struct zb_op *op,
+                   struct zb_spread *out);
+int zb_dropout_spread(struct zb_graph *g, const struct zb_op *op,
+                      struct zb_spread *out);
+int zb_attention_spread(struct zb_graph *g, const struct zb_op *op,
+                        struct zb_spread *out);
+int zb_whole_spread(struct zb_graph *g, const struct zb_op *op,
+                    struct zb_spread *out);
+int zb_reshape_spread(struct zb_graph *g, const struct zb_op *op,
+                      struct zb_spread *out);
+int zb_slice_spread(struct zb_graph *g, const struct zb_op *op,
+                    struct zb_spread *out);
+int zb_stats_spread(struct zb_graph *g, const struct zb_op *op,
+                    struct zb_spread *out);
+int zb_to_same_spread(struct zb_graph *g, const struct zb_op *op,
+                      struct zb_spread *out);
+int zb_to_part_spread(struct zb_graph *g, const struct zb_op *op,
+                      struct zb_spread *out);
 enum zb_status zb_mse_forward(struct zb_emit *e);
 enum zb_status zb_mse_backward_input(struct zb_emit *e);
 double zb_pass_uniform(const struct zb_op *op);

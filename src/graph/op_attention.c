@@ -173,8 +173,9 @@ struct zb_flops zb_attention_flops(const struct zb_graph *g,
 /* The number in the whole model of the first head that this rank has. */
 static int64_t first_head(const struct zb_emit *e)
 {
-    int64_t n = zb_op_shape(e->graph, e->op, 0)->dim[2];
-    int rank = e->run->tp_rank;
+    const struct zb_tensor *q = &e->graph->tensors[e->op->in[0]];
+    int64_t n = q->shape.dim[2];
+    int rank = q->spread.kind == ZB_SPREAD_COLS ? e->run->tp_rank : 0;
 
     if (e->graph->par.mode == ZB_SEQ_ALL_TO_ALL) {
         rank = rank * e->graph->par.sp + e->run->sp_rank;

@@ -166,9 +166,11 @@ int zb_embedding_shape(struct zb_graph *g, struct zb_op *op)
                          zb_shape_text(ids).s, zb_shape_text(table).s);
         return -1;
     }
-    if (padding_idx < -1 || padding_idx >= table->dim[0]) {
+    if (padding_idx < -1 ||
+        padding_idx >= zb_op_param(g, op, 1)->whole.dim[0]) {
         zb_graph_mistake(g, op, "padding_idx %d is outside the table %s",
-                         padding_idx, zb_shape_text(table).s);
+                         padding_idx,
+                         zb_shape_text(&zb_op_param(g, op, 1)->whole).s);
         return -1;
     }
     y.dim[y.n_dims++] = table->dim[1];
@@ -194,12 +196,22 @@ struct zb_flops zb_embedding_flops(const struct zb_graph *g,
     return per_element(g, op, bind, 0, 0, 1);
 }
 
+/* Of the table that this rank has a part of. */
+static int64_t first_row(const struct zb_emit *e)
+{
+    return zb_param_is_split(e->graph, e->op->in[1], 0)
+               ? e->run->tp_rank * zb_op_shape(e->graph, e->op, 1)->dim[0]
+               : 0;
+}
+
 enum zb_status zb_embedding_forward(struct zb_emit *e)
 {
     struct zb_k_embedding_fwd k = {
         .rows = zb_shape_elems(&e->in[0].shape),
         .cols = e->in[1].shape.dim[1],
         .n_ids = e->in[1].shape.dim[0],
+        .first = first_row(e),
+        .whole = zb_op_param(e->graph, e->op, 1)->whole.dim[0],
         .ldy = zb_view_row_stride(&e->out[0]),
         .id = e->in[0].data,
         .table = e->in[1].data,
@@ -215,6 +227,8 @@ enum zb_status zb_embedding_backward_weight(struct zb_emit *e)
         .rows = zb_shape_elems(&e->in[0].shape),
         .cols = e->d_in[1].shape.dim[1],
         .n_ids = e->d_in[1].shape.dim[0],
+        .first = first_row(e),
+        .whole = zb_op_param(e->graph, e->op, 1)->whole.dim[0],
         .lddy = zb_view_row_stride(&e->d_out),
         .padding_idx = e->op->u.embedding.padding_idx,
         .id = e->in[0].data,

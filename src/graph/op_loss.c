@@ -54,6 +54,95 @@ enum zb_status zb_xent_forward(struct zb_emit *e)
     return zb_emit_launch(e, ZB_K_xent_fwd, &k);
 }
 
+/* ---- of logits of which ranks have columns ------------------------------- */
+
+#define N_STATS 3
+
+int zb_xent_part_shape(struct zb_graph *g, struct zb_op *op)
+{
+    struct zb_shape y = *zb_op_shape(g, op, 0);
+    struct zb_shape rows = y;
+
+    rows.n_dims--;
+    if (rows.n_dims < 1 || !zb_shape_equal(&rows, zb_op_shape(g, op, 1))) {
+        zb_graph_mistake(g, op, "logits %s do not fit labels %s",
+                         zb_shape_text(&y).s,
+                         zb_shape_text(zb_op_shape(g, op, 1)).s);
+        return -1;
+    }
+    y.dim[y.n_dims - 1] = N_STATS;
+    return zb_op_add_out(g, op, &y);
+}
+
+struct zb_flops zb_xent_part_flops(const struct zb_graph *g,
+                                   const struct zb_op *op,
+                                   const struct zb_bind *bind)
+{
+    return per_input(g, op, bind, 10, 0);
+}
+
+enum zb_status zb_xent_part_forward(struct zb_emit *e)
+{
+    struct zb_k_xent_part k = {
+        .rows = zb_shape_rows(&e->in[0].shape),
+        .ld = zb_view_row_stride(&e->in[0]),
+        .logits = e->in[0].data,
+        .label = e->in[1].data,
+        .stats = e->out[0].data,
+    };
+
+    k.cols = zb_emit_cols(e, 0, &k.first);
+    return zb_emit_launch(e, ZB_K_xent_part, &k);
+}
+
+int zb_xent_join_shape(struct zb_graph *g, struct zb_op *op)
+{
+    return zb_xent_shape(g, op);
+}
+
+struct zb_flops zb_xent_join_flops(const struct zb_graph *g,
+                                   const struct zb_op *op,
+                                   const struct zb_bind *bind)
+{
+    return per_input(g, op, bind, 0, 10);
+}
+
+enum zb_status zb_xent_join_forward(struct zb_emit *e)
+{
+    struct zb_k_xent_join k = {
+        .rows = zb_shape_elems(&e->out[0].shape),
+        .n_parts = zb_shape_cols(&e->in[2].shape) / N_STATS,
+        .n_class = e->graph->tensors[e->op->in[0]].spread.n_whole,
+        .stats = e->in[2].data,
+        .label = e->in[1].data,
+        .loss = e->out[0].data,
+        .lse = e->out[1].data,
+    };
+
+    return zb_emit_launch(e, ZB_K_xent_join, &k);
+}
+
+enum zb_status zb_xent_join_backward_input(struct zb_emit *e)
+{
+    struct zb_k_xent_bwd k = {
+        .rows = zb_shape_rows(&e->in[0].shape),
+        .ld = zb_view_row_stride(&e->in[0]),
+        .ld_d = zb_view_row_stride(&e->d_in[0]),
+        .n_class = e->graph->tensors[e->op->in[0]].spread.n_whole,
+        .scale = e->loss_coef * e->run->loss_scale,
+        .logits = e->in[0].data,
+        .lse = e->out[1].data,
+        .label = e->in[1].data,
+        .dlogits = e->d_in[0].data,
+    };
+
+    k.cols = zb_emit_cols(e, 0, &k.first);
+    k.n_pad = zb_shape_cols(&e->in[0].shape) - k.cols;
+    return zb_emit_launch(e, ZB_K_xent_bwd, &k);
+}
+
+/* ---- of whole logits ----------------------------------------------------- */
+
 enum zb_status zb_xent_backward_input(struct zb_emit *e)
 {
     struct zb_k_xent_bwd k = {
@@ -61,6 +150,7 @@ enum zb_status zb_xent_backward_input(struct zb_emit *e)
         .cols = zb_shape_cols(&e->in[0].shape),
         .ld = zb_view_row_stride(&e->in[0]),
         .ld_d = zb_view_row_stride(&e->d_in[0]),
+        .n_class = zb_shape_cols(&e->in[0].shape),
         .scale = e->loss_coef * e->run->loss_scale,
         .logits = e->in[0].data,
         .lse = e->out[1].data,

@@ -448,10 +448,16 @@ static void xent_make(struct xent *t, int64_t rows, int64_t cols, int has_bad)
 
 static void xent_backward(struct xent *t, zb_real *d, int64_t ld_d)
 {
-    struct zb_k_xent_bwd b = {.rows = t->rows, .cols = t->cols, .ld = t->ld,
-                              .ld_d = ld_d, .scale = 0.5,
-                              .logits = t->logits_d, .lse = t->lse_d,
-                              .label = t->label_d, .dlogits = d};
+    struct zb_k_xent_bwd b = {.rows = t->rows,
+                              .cols = t->cols,
+                              .ld = t->ld,
+                              .ld_d = ld_d,
+                              .scale = 0.5,
+                              .n_class = t->cols,
+                              .logits = t->logits_d,
+                              .lse = t->lse_d,
+                              .label = t->label_d,
+                              .dlogits = d};
 
     ops_run(ZB_K_xent_bwd, &b, OPS_OUT(d),
             OPS_IN(d == t->logits_d ? NULL : t->logits_d, t->lse_d,
@@ -494,6 +500,97 @@ static void xent_agrees_with_formula(void)
         check_xent(shape[i][0], shape[i][1]);
         ops_close();
     }
+}
+
+/* The columns in `n` parts of `width`, the last ones padding: the same loss,
+ * lse and gradient as in one piece, and 0 as the gradient of padding. */
+static void check_xent_parts(int64_t rows, int64_t cols, int n, int64_t width)
+{
+    struct xent t;
+    double *loss, *lse, *d, *d_part;
+    zb_real *part_d, *stats_d, *grad_d;
+
+    ops_open(backend, 1);
+    xent_make(&t, rows, cols, 1);
+    loss = ops_zeros(rows);
+    lse = ops_zeros(rows);
+    d = ops_zeros(cols);
+    part_d = ops_blank(rows * 3);
+    stats_d = ops_blank(rows * n * 3);
+    for (int k = 0; k < n; k++) {
+        int64_t left = cols - k * width;
+        int64_t has = left < 0 ? 0 : left < width ? left : width;
+        struct zb_k_xent_part p = {.rows = rows,
+                                   .cols = has,
+                                   .ld = t.ld,
+                                   .first = k * width,
+                                   .logits =
+                                       t.logits_d + (has > 0 ? k * width : 0),
+                                   .label = t.label_d,
+                                   .stats = part_d};
+        struct zb_k_copy c = {.rows = rows,
+                              .cols = 3,
+                              .ldx = 3,
+                              .ldy = 3 * n,
+                              .elem_bytes = sizeof(zb_real),
+                              .x = part_d,
+                              .y = stats_d + 3 * k};
+
+        ops_run(ZB_K_xent_part, &p, OPS_OUT(part_d),
+                OPS_IN(t.logits_d, t.label_d));
+        ops_run(ZB_K_copy, &c, OPS_OUT(stats_d), OPS_IN(part_d));
+    }
+    {
+        struct zb_k_xent_join j = {.rows = rows,
+                                   .n_parts = n,
+                                   .n_class = cols,
+                                   .stats = stats_d,
+                                   .label = t.label_d,
+                                   .loss = t.loss_d,
+                                   .lse = t.lse_d};
+
+        ops_run(ZB_K_xent_join, &j, OPS_OUT(t.loss_d, t.lse_d),
+                OPS_IN(stats_d, t.label_d));
+    }
+    for (int k = 0; k < n; k++) {
+        int64_t left = cols - k * width;
+        int64_t has = left < 0 ? 0 : left < width ? left : width;
+        struct zb_k_xent_bwd b = {.rows = rows,
+                                  .cols = has,
+                                  .ld = t.ld,
+                                  .ld_d = width,
+                                  .first = k * width,
+                                  .n_class = cols,
+                                  .n_pad = width - has,
+                                  .scale = 0.5,
+                                  .logits =
+                                      t.logits_d + (has > 0 ? k * width : 0),
+                                  .lse = t.lse_d,
+                                  .label = t.label_d};
+
+        d_part = ops_zeros(rows * width);
+        b.dlogits = grad_d = ops_blank(rows * width);
+        ops_run(ZB_K_xent_bwd, &b, OPS_OUT(grad_d),
+                OPS_IN(t.logits_d, t.lse_d, t.label_d));
+        for (int64_t r = 0; r < rows; r++) {
+            xent_reference_row(&t, r, &loss[r], &lse[r], d);
+            memcpy(d_part + r * width, d + (has > 0 ? k * width : 0),
+                   (size_t)has * sizeof(*d));
+        }
+        ops_expect("xent_bwd of a part", grad_d, rows * width, d_part,
+                   OPS_TOL(2e-6, 1e-13));
+    }
+    ops_expect("xent_join loss", t.loss_d, rows, loss, OPS_TOL(1e-5, 1e-13));
+    ops_expect("xent_join lse", t.lse_d, rows, lse, OPS_TOL(1e-5, 1e-13));
+    ops_close();
+}
+
+static void xent_of_parts_agrees_with_formula(void)
+{
+    check_xent_parts(9, 12, 2, 6);
+    check_xent_parts(9, 101, 2, 64);
+    check_xent_parts(9, 101, 4, 64);
+    check_xent_parts(3, 5, 4, 2);
 }
 
 static void xent_gradient_agrees_with_central_differences(void)
@@ -877,6 +974,7 @@ int main(void)
         ZBT_CASE(reduce_adds_sources_in_order),
         ZBT_CASE(reduce_of_what_it_does_not_know_is_refused),
         ZBT_CASE(xent_agrees_with_formula),
+        ZBT_CASE(xent_of_parts_agrees_with_formula),
         ZBT_CASE(xent_gradient_agrees_with_central_differences),
         ZBT_CASE(xent_of_large_logits_does_not_overflow),
         ZBT_CASE(sums_are_kept_in_double),

@@ -267,7 +267,8 @@ static void attention_agrees_with_pytorch(void)
 static void xent_agrees_with_pytorch(void)
 {
     struct zb_k_xent_fwd f = {.rows = 6, .cols = 11, .ld = 11};
-    struct zb_k_xent_bwd b = {.rows = 6, .cols = 11, .ld = 11, .ld_d = 11};
+    struct zb_k_xent_bwd b = {
+        .rows = 6, .cols = 11, .ld = 11, .ld_d = 11, .n_class = 11};
     int32_t label[6];
     double loss[6], *want, sum = 0;
     int64_t n;
@@ -300,9 +301,14 @@ static void xent_agrees_with_pytorch(void)
 
 static void embedding_agrees_with_pytorch(void)
 {
-    struct zb_k_embedding_fwd f = {.rows = 12, .cols = 5, .n_ids = 7, .ldy = 5};
-    struct zb_k_embedding_bwd_w w = {.rows = 12, .cols = 5, .n_ids = 7,
-                                     .lddy = 5, .padding_idx = 3};
+    struct zb_k_embedding_fwd f = {
+        .rows = 12, .cols = 5, .n_ids = 7, .whole = 7, .ldy = 5};
+    struct zb_k_embedding_bwd_w w = {.rows = 12,
+                                     .cols = 5,
+                                     .n_ids = 7,
+                                     .whole = 7,
+                                     .lddy = 5,
+                                     .padding_idx = 3};
 
     start();
     w.id = f.id = input_i32("embedding.ids");

@@ -315,39 +315,57 @@ static void make_ids(int64_t rows, int32_t *id)
     }
 }
 
-static void check_embedding(const struct size *s, int64_t padding)
+/* Of the table [N_IDS] only n_ids rows from `first` on are here; they may reach
+ * past its end. */
+static void check_embedding(const struct size *s, int64_t padding,
+                            int64_t first, int64_t n_ids)
 {
     struct zbt_rng rng = {4};
     int64_t ld = s->cols + 3, n = s->rows * ld;
     int32_t id[300];
-    double *table = ops_random(&rng, N_IDS * s->cols, -1, 1);
-    double *dtable = ops_random(&rng, N_IDS * s->cols, -1, 1);
+    double *table = ops_random(&rng, n_ids * s->cols, -1, 1);
+    double *dtable = ops_random(&rng, n_ids * s->cols, -1, 1);
     double *y = ops_random(&rng, n, -1, 1), *dy = ops_random(&rng, n, -1, 1);
-    struct zb_k_embedding_fwd f = {s->rows, s->cols, N_IDS, ld,
-                                   NULL,    NULL,    NULL};
-    struct zb_k_embedding_bwd_w w = {s->rows, s->cols, N_IDS, ld,
-                                     padding, NULL,    NULL,  NULL};
+    struct zb_k_embedding_fwd f = {
+        .rows = s->rows,
+        .cols = s->cols,
+        .n_ids = n_ids,
+        .first = first,
+        .whole = N_IDS,
+        .ldy = ld,
+    };
+    struct zb_k_embedding_bwd_w w = {
+        .rows = s->rows,
+        .cols = s->cols,
+        .n_ids = n_ids,
+        .first = first,
+        .whole = N_IDS,
+        .lddy = ld,
+        .padding_idx = padding,
+    };
 
     make_ids(s->rows, id);
     w.id = f.id = ops_bytes((size_t)s->rows * 4, id);
-    f.table = ops_reals(N_IDS * s->cols, table);
+    f.table = ops_reals(n_ids * s->cols, table);
     f.y = ops_reals(n, y);
     w.dy = ops_reals(n, dy);
-    w.dtable = ops_reals(N_IDS * s->cols, dtable);
+    w.dtable = ops_reals(n_ids * s->cols, dtable);
     ops_run(ZB_K_embedding_fwd, &f, OPS_OUT(f.y), OPS_IN(f.id, f.table));
     ops_run(ZB_K_embedding_bwd_w, &w, OPS_OUT(w.dtable), OPS_IN(w.id, w.dy));
     for (int64_t r = 0; r < s->rows; r++) {
-        int is_in = id[r] >= 0 && id[r] < N_IDS;
+        int is_row = id[r] >= 0 && id[r] < N_IDS;
+        int64_t at = id[r] - first;
+        int is_in = is_row && at >= 0 && at < n_ids;
 
         for (int64_t c = 0; c < s->cols; c++) {
-            y[r * ld + c] = is_in ? table[id[r] * s->cols + c] : NAN;
+            y[r * ld + c] = is_in ? table[at * s->cols + c] : is_row ? 0 : NAN;
         }
         if (is_in && id[r] != padding) {
-            sum_into(dtable + id[r] * s->cols, dy + r * ld, s->cols);
+            sum_into(dtable + at * s->cols, dy + r * ld, s->cols);
         }
     }
     ops_expect("embedding_fwd", f.y, n, y, 0);
-    ops_expect("embedding_bwd_w", w.dtable, N_IDS * s->cols, dtable,
+    ops_expect("embedding_bwd_w", w.dtable, n_ids * s->cols, dtable,
                OPS_TOL(1e-6, 1e-14));
 }
 
@@ -355,7 +373,19 @@ static void embedding_skips_ids_outside_and_padding(void)
 {
     for (size_t i = 0; i < ZB_COUNT_OF(sizes); i++) {
         ops_open(backend, 1);
-        check_embedding(&sizes[i], i % 2 == 0 ? PADDING : -1);
+        check_embedding(&sizes[i], i % 2 == 0 ? PADDING : -1, 0, N_IDS);
+        ops_close();
+    }
+}
+
+static void embedding_of_a_part_gives_zeros_elsewhere(void)
+{
+    static const int64_t part[][2] = {{0, 4}, {4, 4}, {N_IDS - 3, 9}};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(part); i++) {
+        ops_open(backend, 1);
+        check_embedding(&sizes[ZB_COUNT_OF(sizes) - 1], PADDING, part[i][0],
+                        part[i][1]);
         ops_close();
     }
 }
@@ -593,7 +623,7 @@ static void run_large(int which)
         check_col_sum(&large);
         break;
     case 3:
-        check_embedding(&large, 1);
+        check_embedding(&large, 1, 0, N_IDS);
         break;
     case 4:
         check_position(3, 90, 256);
@@ -616,6 +646,7 @@ int main(void)
         ZBT_CASE(norm_gradients_agree_with_central_differences),
         ZBT_CASE(col_sum_adds_rows_of_view),
         ZBT_CASE(embedding_skips_ids_outside_and_padding),
+        ZBT_CASE(embedding_of_a_part_gives_zeros_elsewhere),
         ZBT_CASE(positions_start_at_offset_in_every_row),
         ZBT_CASE(rope_turns_pairs_and_back),
         ZBT_CASE(positions_of_part_are_rows_of_whole),

@@ -160,14 +160,15 @@ static void embedding_bwd_w_part(const struct zb_device *dev, const void *arg,
     (void)dev;
     (void)thread;
     for (int64_t r = 0; r < p->rows; r++) {
-        int64_t id = p->id[r];
+        int64_t id = p->id[r], at = id - p->first;
         const zb_real *dy = p->dy + r * p->lddy + begin;
         zb_real *dtable;
 
-        if (id < 0 || id >= p->n_ids || id == p->padding_idx) {
+        if (at < 0 || at >= p->n_ids || id >= p->whole ||
+            id == p->padding_idx) {
             continue;
         }
-        dtable = p->dtable + id * p->cols + begin;
+        dtable = p->dtable + at * p->cols + begin;
         ZB_EACH(i, end - begin) {
             dtable[i] += dy[i];
         }

@@ -125,6 +125,48 @@ enum zb_status zb_cpu_xent_fwd(struct zb_device *dev, const void *params)
     return ZB_OK;
 }
 
+static void xent_part_part(const struct zb_device *dev, const void *arg,
+                           int64_t begin, int64_t end, int thread)
+{
+    const struct zb_k_xent_part *p = arg;
+
+    (void)dev;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++) {
+        zb_xent_part_row(p->cols, p->first, p->logits + r * p->ld, p->label[r],
+                         p->stats + 3 * r);
+    }
+}
+
+enum zb_status zb_cpu_xent_part(struct zb_device *dev, const void *params)
+{
+    const struct zb_k_xent_part *p = params;
+
+    zb_cpu_for(dev, p->rows, 1, (double)p->cols, xent_part_part, p);
+    return ZB_OK;
+}
+
+static void xent_join_part(const struct zb_device *dev, const void *arg,
+                           int64_t begin, int64_t end, int thread)
+{
+    const struct zb_k_xent_join *p = arg;
+
+    (void)dev;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++) {
+        zb_xent_join_row(p->n_parts, p->n_class, p->stats + 3 * p->n_parts * r,
+                         p->label[r], p->loss + r, p->lse + r);
+    }
+}
+
+enum zb_status zb_cpu_xent_join(struct zb_device *dev, const void *params)
+{
+    const struct zb_k_xent_join *p = params;
+
+    zb_cpu_for(dev, p->rows, 1, 4.0 * (double)p->n_parts, xent_join_part, p);
+    return ZB_OK;
+}
+
 static void xent_bwd_part(const struct zb_device *dev, const void *arg,
                           int64_t begin, int64_t end, int thread)
 {
@@ -133,8 +175,13 @@ static void xent_bwd_part(const struct zb_device *dev, const void *arg,
     (void)dev;
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
-        zb_xent_bwd_row(p->cols, (zb_real)p->scale, p->logits + r * p->ld,
-                        p->lse[r], p->label[r], p->dlogits + r * p->ld_d);
+        zb_real *d = p->dlogits + r * p->ld_d;
+
+        zb_xent_bwd_row(p->cols, p->first, p->n_class, (zb_real)p->scale,
+                        p->logits + r * p->ld, p->lse[r], p->label[r], d);
+        ZB_EACH(i, p->n_pad) {
+            d[p->cols + i] = 0;
+        }
     }
 }
 
@@ -154,16 +201,17 @@ static void embedding_fwd_part(const struct zb_device *dev, const void *arg,
     (void)dev;
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
-        int64_t id = p->id[r];
+        int64_t id = p->id[r], at = id - p->first;
+        int is_row = id >= 0 && id < p->whole;
         zb_real *y = p->y + r * p->ldy;
 
-        if (id >= 0 && id < p->n_ids) {
-            memcpy(y, p->table + id * p->cols,
+        if (is_row && at >= 0 && at < p->n_ids) {
+            memcpy(y, p->table + at * p->cols,
                    (size_t)p->cols * sizeof(zb_real));
             continue;
         }
         ZB_EACH(i, p->cols) {
-            y[i] = (zb_real)NAN;
+            y[i] = is_row ? ZB_R(0) : (zb_real)NAN;
         }
     }
 }
