@@ -27,6 +27,7 @@ struct zb_model_opts {
     double init_std;   /* <= 0: the config's initializer_range */
     int has_key_mask;  /* 1: the batch has an attention_mask field [B,T] */
     int has_embeds;    /* 1: the batch has inputs_embeds [B,T,H], not ids */
+    const struct zb_parallel *par; /* NULL: one device */
     int no_head;       /* 1: base model: output last_hidden_state, no logits */
     /* Called at the end to add a criterion of the caller's own to the last
      * layer instead of cross-entropy on labels: `hidden` is the last tensor

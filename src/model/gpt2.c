@@ -59,6 +59,8 @@ static enum zb_status read_config(struct gpt2 *m, const struct zb_config *c)
         return zb_config_fail(c, "n_head", "%lld does not divide n_embd %lld",
                               (long long)m->n_heads, (long long)m->hidden);
     }
+    ZB_TRY(zb_build_check_split(m->b, "n_head", m->n_heads, 0));
+    ZB_TRY(zb_build_check_split(m->b, "n_inner", m->inner, 0));
     if (m->b->opts->max_seq > m->n_pos) {
         return zb_config_fail(c, "n_positions",
                               "sequences of %lld are longer than the %lld "
@@ -70,16 +72,13 @@ static enum zb_status read_config(struct gpt2 *m, const struct zb_config *c)
 }
 
 /* y = x W + b of block i, W [in,out]. */
-static int conv1d(const struct gpt2 *m, double std, int64_t i,
-                  const char *name, int x, int64_t n_in, int64_t n_out)
+static int conv1d(const struct gpt2 *m, int64_t i, const char *name, int x,
+                  struct zb_linear l)
 {
-    int w = zb_build_matrix(m->b, std, n_in, n_out,
-                            "transformer.h.%lld.%s.weight", (long long)i,
-                            name);
-    int bias = zb_build_zeros(m->b, n_out, "transformer.h.%lld.%s.bias",
-                              (long long)i, name);
-
-    return zb_g_linear(m->b->g, x, w, bias, 1);
+    l.has_bias = 1;
+    l.in_by_out = 1;
+    return zb_build_linear(m->b, x, &l, "transformer.h.%lld.%s", (long long)i,
+                           name);
 }
 
 static int norm(const struct gpt2 *m, int64_t i, const char *name, int x)
@@ -96,7 +95,7 @@ static int norm(const struct gpt2 *m, int64_t i, const char *name, int x)
 static int heads(const struct gpt2 *m, int qkv, int k)
 {
     const int64_t dim[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ),
-                           m->n_heads, m->hidden / m->n_heads};
+                           ZB_DIM_REST, m->hidden / m->n_heads};
 
     return zb_g_reshape(m->b->g,
                         zb_g_slice(m->b->g, qkv, k * m->hidden, m->hidden), 4,
@@ -119,23 +118,49 @@ static int attention(const struct gpt2 *m, int64_t i, int x)
         .dropout = m->attn_drop,
         .key_mask = m->key_mask,
     };
+    const struct zb_linear in = {
+        .n_in = m->hidden,
+        .n_out = 3 * m->hidden,
+        .std = m->b->std,
+        .side = ZB_SIDE_OUT,
+        .n_parts = 3,
+        .n_heads = m->n_heads,
+    };
+    const struct zb_linear out = {
+        .n_in = m->hidden,
+        .n_out = m->hidden,
+        .std = residual_std(m),
+        .side = ZB_SIDE_IN,
+        .n_heads = m->n_heads,
+    };
     int a = norm(m, i, "ln_1", x);
-    int qkv = conv1d(m, m->b->std, i, "attn.c_attn", a, m->hidden,
-                     3 * m->hidden);
+    int qkv = conv1d(m, i, "attn.c_attn", a, in);
     int q = heads(m, qkv, 0), k = heads(m, qkv, 1), v = heads(m, qkv, 2);
     int y = zb_g_attention(m->b->g, q, k, v, &opts);
 
-    y = conv1d(m, residual_std(m), i, "attn.c_proj", y, m->hidden, m->hidden);
+    y = conv1d(m, i, "attn.c_proj", y, out);
     return zb_g_dropout(m->b->g, y, m->resid_drop);
 }
 
 static int mlp(const struct gpt2 *m, int64_t i, int x)
 {
+    const struct zb_linear in = {
+        .n_in = m->hidden,
+        .n_out = m->inner,
+        .std = m->b->std,
+        .side = ZB_SIDE_OUT,
+    };
+    const struct zb_linear out = {
+        .n_in = m->inner,
+        .n_out = m->hidden,
+        .std = residual_std(m),
+        .side = ZB_SIDE_IN,
+    };
     int a = norm(m, i, "ln_2", x);
-    int y = conv1d(m, m->b->std, i, "mlp.c_fc", a, m->hidden, m->inner);
+    int y = conv1d(m, i, "mlp.c_fc", a, in);
 
     y = zb_g_act(m->b->g, y, m->act);
-    y = conv1d(m, residual_std(m), i, "mlp.c_proj", y, m->inner, m->hidden);
+    y = conv1d(m, i, "mlp.c_proj", y, out);
     return zb_g_dropout(m->b->g, y, m->resid_drop);
 }
 
@@ -161,11 +186,11 @@ static int head(const struct gpt2 *m, int x)
     if (b->opts->no_head) {
         return x;
     }
-    return zb_g_linear(b->g, x,
-                       zb_build_matrix(b, b->std, m->vocab, m->hidden, "%s",
-                                       is_tied ? "transformer.wte.weight"
-                                               : "lm_head.weight"),
-                       ZB_G_NONE, 0);
+    return zb_g_linear(
+        b->g, x,
+        zb_build_vocab(b, m->vocab, m->hidden, "%s",
+                       is_tied ? "transformer.wte.weight" : "lm_head.weight"),
+        ZB_G_NONE, 0);
 }
 
 static enum zb_status build(struct zb_builder *b)

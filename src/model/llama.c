@@ -61,6 +61,9 @@ static enum zb_status read_sizes(struct llama *m, const struct zb_config *c)
                               "%lld does not divide hidden_size %lld",
                               (long long)m->n_heads, (long long)m->hidden);
     }
+    ZB_TRY(zb_build_check_split(m->b, "num_attention_heads", m->n_heads, 0));
+    ZB_TRY(zb_build_check_split(m->b, "num_key_value_heads", m->n_kv, 1));
+    ZB_TRY(zb_build_check_split(m->b, "intermediate_size", m->inner, 0));
     m->head_dim = zb_config_int_or(c, "head_dim", m->hidden / m->n_heads);
     if (m->head_dim % 2 != 0) {
         return zb_config_fail(c, "head_dim",
@@ -89,18 +92,39 @@ static enum zb_status read_rest(struct llama *m, const struct zb_config *c)
     return zb_config_act(c, "hidden_act", &m->act);
 }
 
-/* A linear layer of block i, with a bias if it has one. */
-static int linear(const struct llama *m, int64_t i, const char *name, int x,
-                  int64_t n_in, int64_t n_out, int has_bias)
+/* A linear layer of the attention of block i, between the hidden state and
+ * n_heads heads. */
+static int attn_linear(const struct llama *m, int64_t i, const char *name,
+                       int x, enum zb_side side, int64_t n_heads)
 {
-    struct zb_builder *b = m->b;
-    int w = zb_build_matrix(b, b->std, n_out, n_in,
-                            "model.layers.%lld.%s.weight", (long long)i, name);
-    int bias = has_bias ? zb_build_zeros(b, n_out, "model.layers.%lld.%s.bias",
-                                         (long long)i, name)
-                        : ZB_G_NONE;
+    int64_t n = n_heads * m->head_dim;
+    const struct zb_linear l = {
+        .n_in = side == ZB_SIDE_OUT ? m->hidden : n,
+        .n_out = side == ZB_SIDE_OUT ? n : m->hidden,
+        .has_bias = m->attention_bias,
+        .std = m->b->std,
+        .side = side,
+        .n_heads = n_heads,
+    };
 
-    return zb_g_linear(b->g, x, w, bias, 0);
+    return zb_build_linear(m->b, x, &l, "model.layers.%lld.self_attn.%s",
+                           (long long)i, name);
+}
+
+/* One of the MLP of block i, between the hidden state and the inner one. */
+static int mlp_linear(const struct llama *m, int64_t i, const char *name, int x,
+                      enum zb_side side)
+{
+    const struct zb_linear l = {
+        .n_in = side == ZB_SIDE_OUT ? m->hidden : m->inner,
+        .n_out = side == ZB_SIDE_OUT ? m->inner : m->hidden,
+        .has_bias = m->mlp_bias,
+        .std = m->b->std,
+        .side = side,
+    };
+
+    return zb_build_linear(m->b, x, &l, "model.layers.%lld.mlp.%s",
+                           (long long)i, name);
 }
 
 static int norm(const struct llama *m, int64_t i, const char *name, int x)
@@ -116,13 +140,11 @@ static int norm(const struct llama *m, int64_t i, const char *name, int x)
 static int heads(const struct llama *m, int64_t i, const char *name, int x,
                  int64_t n)
 {
-    const int64_t dim[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ), n,
-                           m->head_dim};
+    const int64_t dim[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ),
+                           ZB_DIM_REST, m->head_dim};
 
-    return zb_g_reshape(m->b->g,
-                        linear(m, i, name, x, m->hidden, n * m->head_dim,
-                               m->attention_bias),
-                        4, dim);
+    return zb_g_reshape(m->b->g, attn_linear(m, i, name, x, ZB_SIDE_OUT, n), 4,
+                        dim);
 }
 
 static int attention(const struct llama *m, int64_t i, int x)
@@ -135,25 +157,24 @@ static int attention(const struct llama *m, int64_t i, int x)
         .key_mask = m->key_mask,
     };
     int a = norm(m, i, "input_layernorm", x);
-    int q = heads(m, i, "self_attn.q_proj", a, m->n_heads);
-    int k = heads(m, i, "self_attn.k_proj", a, m->n_kv);
-    int v = heads(m, i, "self_attn.v_proj", a, m->n_kv);
+    int q = heads(m, i, "q_proj", a, m->n_heads);
+    int k = heads(m, i, "k_proj", a, m->n_kv);
+    int v = heads(m, i, "v_proj", a, m->n_kv);
 
     q = zb_g_rope(g, q, m->rope.cos, m->rope.sin, 0);
     k = zb_g_rope(g, k, m->rope.cos, m->rope.sin, 0);
-    return linear(m, i, "self_attn.o_proj", zb_g_attention(g, q, k, v, &opts),
-                  m->n_heads * m->head_dim, m->hidden, m->attention_bias);
+    return attn_linear(m, i, "o_proj", zb_g_attention(g, q, k, v, &opts),
+                       ZB_SIDE_IN, m->n_heads);
 }
 
 static int mlp(const struct llama *m, int64_t i, int x)
 {
     int a = norm(m, i, "post_attention_layernorm", x);
-    int gate = linear(m, i, "mlp.gate_proj", a, m->hidden, m->inner,
-                      m->mlp_bias);
-    int up = linear(m, i, "mlp.up_proj", a, m->hidden, m->inner, m->mlp_bias);
+    int gate = mlp_linear(m, i, "gate_proj", a, ZB_SIDE_OUT);
+    int up = mlp_linear(m, i, "up_proj", a, ZB_SIDE_OUT);
 
-    return linear(m, i, "mlp.down_proj", zb_g_gated(m->b->g, gate, up, m->act),
-                  m->inner, m->hidden, m->mlp_bias);
+    return mlp_linear(m, i, "down_proj", zb_g_gated(m->b->g, gate, up, m->act),
+                      ZB_SIDE_IN);
 }
 
 static int head(const struct llama *m, int x)
@@ -167,9 +188,9 @@ static int head(const struct llama *m, int x)
         return x;
     }
     return zb_g_linear(b->g, x,
-                       zb_build_matrix(b, b->std, m->vocab, m->hidden, "%s",
-                                       is_tied ? "model.embed_tokens.weight"
-                                               : "lm_head.weight"),
+                       zb_build_vocab(b, m->vocab, m->hidden, "%s",
+                                      is_tied ? "model.embed_tokens.weight"
+                                              : "lm_head.weight"),
                        ZB_G_NONE, 0);
 }
 

@@ -48,6 +48,87 @@ int zb_build_matrix(struct zb_builder *b, double std, int64_t rows,
     return zb_g_param(b->g, name, 2, dim, &opts);
 }
 
+int zb_build_vocab(struct zb_builder *b, int64_t vocab, int64_t hidden,
+                   const char *fmt, ...)
+{
+    const struct zb_param_opts opts = {
+        .init = ZB_INIT_NORMAL,
+        .std = b->std,
+        .split = {.n_parts = 1, .size = {vocab}, .is_vocab = 1},
+    };
+    const int64_t dim[] = {vocab, hidden};
+    FORMAT_NAME(name, fmt);
+
+    return zb_g_param(b->g, name, 2, dim, &opts);
+}
+
+/* The split of dimension `dim`, `n` long. */
+static struct zb_split split_of(const struct zb_linear *l, int dim, int64_t n)
+{
+    struct zb_split s = {.dim = dim,
+                         .n_parts = l->n_parts > 1 ? l->n_parts : 1};
+
+    for (int i = 0; i < s.n_parts; i++) {
+        s.size[i] = n / s.n_parts;
+        s.unit[i] = l->n_heads > 0 ? l->n_heads : s.size[i];
+    }
+    return s;
+}
+
+static int linear_weight(struct zb_builder *b, const struct zb_linear *l,
+                         const char *prefix)
+{
+    struct zb_param_opts opts = {.init = ZB_INIT_NORMAL, .std = l->std};
+    int64_t dim[] = {l->in_by_out ? l->n_in : l->n_out,
+                     l->in_by_out ? l->n_out : l->n_in};
+    int out = l->in_by_out ? 1 : 0;
+    char name[264];
+
+    if (l->side != ZB_SIDE_ALL) {
+        int at = l->side == ZB_SIDE_OUT ? out : 1 - out;
+
+        opts.split = split_of(l, at, dim[at]);
+    }
+    snprintf(name, sizeof(name), "%s.weight", prefix);
+    return zb_g_param(b->g, name, 2, dim, &opts);
+}
+
+static int linear_bias(struct zb_builder *b, const struct zb_linear *l,
+                       const char *prefix)
+{
+    struct zb_param_opts opts = {.init = ZB_INIT_ZEROS, .no_decay = 1};
+    char name[264];
+
+    if (l->side == ZB_SIDE_OUT) {
+        opts.split = split_of(l, 0, l->n_out);
+    }
+    snprintf(name, sizeof(name), "%s.bias", prefix);
+    return zb_g_param(b->g, name, 1, &l->n_out, &opts);
+}
+
+int zb_build_linear(struct zb_builder *b, int x, const struct zb_linear *l,
+                    const char *prefix, ...)
+{
+    int w, bias;
+    FORMAT_NAME(name, prefix);
+
+    w = linear_weight(b, l, name);
+    bias = l->has_bias ? linear_bias(b, l, name) : ZB_G_NONE;
+    return zb_g_linear(b->g, x, w, bias, l->in_by_out);
+}
+
+enum zb_status zb_build_check_split(const struct zb_builder *b, const char *key,
+                                    int64_t n, int may_repeat)
+{
+    int tp = b->opts->par != NULL ? b->opts->par->tp : 1;
+
+    if (n % tp == 0 || (may_repeat && n < tp && tp % n == 0)) {
+        return ZB_OK;
+    }
+    return zb_config_fail(b->config, key, "%lld does not divide by tp_size %d",
+                          (long long)n, tp);
+}
+
 int zb_build_ones(struct zb_builder *b, int64_t n, const char *fmt, ...)
 {
     const struct zb_param_opts opts = {.init = ZB_INIT_ONES, .no_decay = 1};
@@ -84,14 +165,16 @@ int zb_build_input(struct zb_builder *b, const char *table, int64_t vocab,
     }
     ids = zb_g_data(b->g, "input_ids", ZB_DTYPE_I32, 2, batch_seq);
     return zb_g_embedding(
-        b->g, ids, zb_build_matrix(b, b->std, vocab, hidden, "%s", table),
-        padding_idx);
+        b->g, ids, zb_build_vocab(b, vocab, hidden, "%s", table), padding_idx);
 }
 
 void zb_build_end(struct zb_builder *b, int x)
 {
     int labels;
 
+    if (b->opts->criterion != NULL) {
+        x = zb_g_whole(b->g, x);
+    }
     zb_g_output(b->g, b->opts->no_head ? "last_hidden_state" : "logits", x);
     if (b->opts->criterion != NULL) {
         b->opts->criterion(b->g, x, b->opts->criterion_arg);
@@ -214,7 +297,11 @@ static enum zb_status make(const struct zb_config *c,
     struct zb_model *m;
     enum zb_status st;
 
-    ZB_TRY(zb_graph_new(&g));
+    if (o->par != NULL) {
+        ZB_TRY(zb_graph_new_parallel(o->par, &g));
+    } else {
+        ZB_TRY(zb_graph_new(&g));
+    }
     st = build_graph(c, o, g);
     if (st == ZB_OK) {
         st = wrap(g, c->family->name, &m);

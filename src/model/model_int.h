@@ -82,13 +82,41 @@ struct zb_builder {
 };
 
 /* Parameters; the name is a format. Matrices are normal with the given standard
- * deviation, norm weights one, biases zero and, like norms, without decay. */
+ * deviation, norm weights one, biases zero and, like norms, without decay. All
+ * of it is on every rank of the tp group, but for a table of the vocabulary. */
 int zb_build_matrix(struct zb_builder *b, double std, int64_t rows,
                     int64_t cols, const char *fmt, ...) ZB_PRINTF(5, 6);
+int zb_build_vocab(struct zb_builder *b, int64_t vocab, int64_t hidden,
+                   const char *fmt, ...) ZB_PRINTF(4, 5);
 int zb_build_ones(struct zb_builder *b, int64_t n, const char *fmt, ...)
     ZB_PRINTF(3, 4);
 int zb_build_zeros(struct zb_builder *b, int64_t n, const char *fmt, ...)
     ZB_PRINTF(3, 4);
+/* What of a linear layer the ranks of a tp group have. */
+enum zb_side {
+    ZB_SIDE_ALL, /* all of it */
+    ZB_SIDE_OUT, /* outputs: into heads, into the inner of an MLP */
+    ZB_SIDE_IN   /* inputs: back from them; the sums are added */
+};
+
+struct zb_linear {
+    int64_t n_in, n_out;
+    int has_bias, in_by_out; /* in_by_out: the weight is stored [in,out] */
+    double std;
+    enum zb_side side;
+    int n_parts;     /* 0, 1: the outputs are one; more: so many packed ones of
+                        equal size (q, k, v) */
+    int64_t n_heads; /* in the split side, of each part; 0: any columns */
+};
+
+/* The parameters prefix.weight and prefix.bias, applied to x. */
+int zb_build_linear(struct zb_builder *b, int x, const struct zb_linear *l,
+                    const char *prefix, ...) ZB_PRINTF(4, 5);
+/* ZB_ECONFIG naming the key unless the ranks of the tp group can share `n`
+ * heads or columns; `may_repeat`: or some ranks the same one. */
+enum zb_status zb_build_check_split(const struct zb_builder *b, const char *key,
+                                    int64_t n, int may_repeat) ZB_CHECKED;
+
 /* The batch's attention_mask, or ZB_G_NONE. Call it once. */
 int zb_build_key_mask(struct zb_builder *b);
 /* The embedding of input_ids, or inputs_embeds itself. */
