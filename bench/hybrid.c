@@ -224,7 +224,7 @@ static enum zb_status run_all(const struct setup *u)
 
 int main(int argc, char **argv)
 {
-    struct setup u = {.unit_us = 4000, .percent = 10, .n_steps = 5};
+    struct setup u = {.unit_us = 4000, .percent = 5, .n_steps = 5};
     int c;
 
     while ((c = getopt(argc, argv, "u:n:r:")) != -1) {

@@ -110,6 +110,22 @@ static enum zb_status make_seeds(const struct zb_plan_input *in,
 
 /* ---- planner ------------------------------------------------------------- */
 
+/* W's that nothing but other W's follows may change places. Those of the right
+ * leg come first, so that its gradients, complete then, can be reduced while
+ * the left leg's are made. `order` is of one stage. */
+static void part_last_weights(uint8_t *order, size_t len)
+{
+    size_t first = len, n_right = 0;
+
+    while (first > 0 &&
+           (order[first - 1] == ZB_V_W0 || order[first - 1] == ZB_V_W1)) {
+        n_right += order[--first] == ZB_V_W1;
+    }
+    for (size_t i = first; i < len; i++) {
+        order[i] = i < first + n_right ? ZB_V_W1 : ZB_V_W0;
+    }
+}
+
 static struct zb_v_budget budget_of(const struct zb_plan_opts *opts)
 {
     struct zb_v_budget b = {
@@ -136,6 +152,11 @@ static enum zb_status plan(const struct zb_plan_input *in,
 
     ZB_TRY(make_seeds(in, &budget, orders, size, &n_seeds));
     ZB_TRY(zb_v_search(in, opts, orders, n_seeds, &budget, result));
+    for (int i = 0; i < in->n_stage; i++) {
+        size_t len = size / (size_t)in->n_stage;
+
+        part_last_weights(&result[(size_t)i * len], len);
+    }
     return schedule_from_order(result, s);
 }
 

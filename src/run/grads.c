@@ -225,14 +225,18 @@ enum zb_status zb_worker_reduce_chunk(struct zb_worker *w, int chunk, int layer)
     return ZB_OK;
 }
 
+/* Parameters are left alone until the first chunk has asked for its own: what
+ * comes with those on the side stream would have to be waited for as well. */
 enum zb_status zb_worker_progress(struct zb_worker *w)
 {
-    struct zb_member *under_way[] = {&w->gather, &w->reduce};
+    int gathers = w->is_gathering && w->n_gathered > 0;
+    const struct zb_member *under_way[] = {gathers ? &w->gather : NULL,
+                                           &w->reduce};
 
     for (size_t i = 0; i < ZB_COUNT_OF(under_way); i++) {
-        struct zb_member *m = under_way[i];
+        const struct zb_member *m = under_way[i];
 
-        if (m->group != NULL) {
+        if (m != NULL && m->group != NULL) {
             ZB_TRY(zb_coll_work(m->group, m->rank, w->side,
                                 ZB_COLL_WHAT_IS_READY, NULL));
         }
