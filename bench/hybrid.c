@@ -57,7 +57,7 @@ static enum zb_status make_model(int sp, struct zb_model **m_out)
         .vocab_multiple = 1,
     };
     const struct zb_model_opts opts = {
-        .max_seq = SEQ, .init_std = -1};(void)par;
+        .max_seq = SEQ, .init_std = -1, .par = &par};
 
     return zb_model_from_keys(key, ZB_COUNT_OF(key), "hybrid", &opts, m_out);
 }

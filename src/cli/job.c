@@ -109,10 +109,33 @@ static enum zb_status model_from_keys(struct zbrun_job *job,
     return st;
 }
 
+static struct zb_parallel parallel_of(const struct zb_conf_parallel *c)
+{
+    static const enum zb_seq_mode mode[] = {
+        [ZB_CONF_SP_ALL_TO_ALL] = ZB_SEQ_ALL_TO_ALL,
+        [ZB_CONF_SP_RING_ATTN] = ZB_SEQ_RING,
+        [ZB_CONF_SP_SPLIT_GATHER] = ZB_SEQ_SPLIT_GATHER,
+    };
+    int n_parts = c->sequence_parallelism_mode == ZB_CONF_SP_SPLIT_GATHER
+                      ? c->tp_size
+                      : c->sp_size;
+
+    return (struct zb_parallel){
+        .tp = c->tp_size,
+        .sp = c->sp_size,
+        .mode = c->enable_sequence_parallelism && n_parts > 1
+                    ? mode[c->sequence_parallelism_mode]
+                    : ZB_SEQ_WHOLE,
+        .vocab_multiple = c->make_vocab_size_divisible_by,
+    };
+}
+
 static enum zb_status make_model(struct zbrun_job *job)
 {
+    const struct zb_parallel par = parallel_of(&job->conf->parallel);
     struct zb_model_opts mo = {.max_seq = job->conf->data.seq_len,
-                               .init_std = job->conf->model.init_std};
+                               .init_std = job->conf->model.init_std,
+                               .par = &par};
 
     if (job->conf->model.path != NULL) {
         ZB_TRY(model_from_path(job, &mo));

@@ -38,7 +38,9 @@ static void derive(struct zb_conf *conf)
                                   : style_chunks(p->pp_style);
     }
     if (!zb_conf_is_set(conf, "parallel.enable_sequence_parallelism")) {
-        p->enable_sequence_parallelism = p->sp_size > 1;
+        p->enable_sequence_parallelism =
+            p->sp_size > 1 ||
+            p->sequence_parallelism_mode == ZB_CONF_SP_SPLIT_GATHER;
     }
 }
 
@@ -157,7 +159,6 @@ static enum zb_status check_chunks(const struct zb_conf *conf)
     return ZB_OK;
 }
 
-/* The features are missing, so these only guard what the fields may say. */
 static enum zb_status check_sequence(const struct zb_conf *conf)
 {
     const struct zb_conf_parallel *p = &conf->parallel;

@@ -28,7 +28,7 @@ static const struct zb_conf_choice format_choices[] = {
 static const struct zb_conf_choice sp_mode_choices[] = {
     {"all_to_all", ZB_CONF_SP_ALL_TO_ALL, NULL},
     {"ring_attn", ZB_CONF_SP_RING_ATTN, "ring attention"},
-    {"split_gather", ZB_CONF_SP_SPLIT_GATHER, "split_gather"},
+    {"split_gather", ZB_CONF_SP_SPLIT_GATHER, NULL},
     {NULL, 0, NULL},
 };
 
@@ -174,14 +174,12 @@ static const struct zb_conf_opt table[] = {
     {ROW(parallel, pp_size, INT, "1"), RANGE(1, 1024),
      .help = "Pipeline stages."},
     {ROW(parallel, tp_size, INT, "1"), RANGE(1, 1024),
-     .missing = "tensor parallelism", .idle = "1",
      .help = "Devices that share each layer (tensor parallel)."},
     {ROW(parallel, sp_size, INT, "1"), RANGE(1, 1024),
-     .missing = "sequence parallelism", .idle = "1",
      .help = "Devices that share each sequence (sequence parallel)."},
     {ROW(parallel, enable_sequence_parallelism, BOOL, "false"),
-     .missing = "sequence parallelism", .idle = "false",
-     .help = "Use sequence parallelism; true by default when sp_size > 1."},
+     .help = "Use sequence parallelism; true by default when sp_size > 1 or "
+             "the mode is split_gather."},
     {ROW(parallel, sequence_parallelism_mode, ENUM, "all_to_all"),
      .choices = sp_mode_choices,
      .help = "How: all_to_all and ring_attn use sp_size devices of their own, "

@@ -58,7 +58,6 @@ run 2 -b nonsense -n llama.ini
 err "unknown backend 'nonsense'"
 refuse 'must divide the number of devices, 3' -g 3 llama.ini
 refuse 'must divide the number of devices, 1' -g 1 llama.ini
-refuse 'tensor parallelism' -s parallel.tp_size=2 llama.ini
 
 # ---- config.ini ----
 

@@ -18,7 +18,7 @@ static struct zb_model *make(const struct zb_model_key *key, size_t n,
     struct zb_model_opts o = {.max_seq = 2 * RU_SEQ,
                               .init_std = 0.1,
                               .has_key_mask = has_key_mask,
-                              };(void)par;
+                              .par = par};
     struct zb_model *m = NULL;
 
     ZBT_OK(zb_model_from_keys(key, n, "test", &o, &m));

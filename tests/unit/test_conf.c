@@ -370,8 +370,6 @@ static void overrides_replace_and_last_one_wins(void)
 static void missing_features_are_refused_by_name(void)
 {
     static const char *const asks[][2] = {
-        {"parallel.tp_size=2", "tensor parallelism"},
-        {"parallel.sp_size=2", "sequence parallelism"},
         {"parallel.p2p=nccl", "messages by NCCL"},
         {"precision.precision=bf16", "bf16"},
         {"precision.growth_factor=3", "fp16 loss scaling"},
@@ -386,8 +384,8 @@ static void missing_features_are_refused_by_name(void)
         CU_ASSERT(set_fails(asks[i][0], asks[i][1], "does not have yet"));
         CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "--set: "));
     }
-    CU_ASSERT(ini_fails("[parallel]\ntp_size = 2\n", "run.ini:2",
-                        "parallel.tp_size = 2", "tensor parallelism"));
+    CU_ASSERT(ini_fails("[data]\nformat = npy\n", "run.ini:2",
+                        "data.format = npy", "array files"));
 }
 
 static void budget_auto_is_not_a_budget_of_0(void)

@@ -142,6 +142,11 @@ static void check_grid(ru_model_fn make, const struct grid *g,
 static const struct grid grids[] = {
     {1, 1, 1, 2, ZB_SEQ_WHOLE}, {2, 1, 1, 2, ZB_SEQ_WHOLE},
     {1, 1, 1, 8, ZB_SEQ_WHOLE}, {4, 1, 1, 2, ZB_SEQ_WHOLE},
+    {1, 2, 1, 1, ZB_SEQ_WHOLE}, {2, 2, 1, 1, ZB_SEQ_WHOLE},
+    {2, 2, 1, 2, ZB_SEQ_WHOLE}, {4, 2, 1, 2, ZB_SEQ_WHOLE},
+    {1, 4, 1, 1, ZB_SEQ_WHOLE}, {1, 2, 1, 1, ZB_SEQ_SPLIT_GATHER},
+    {2, 2, 1, 1, ZB_SEQ_SPLIT_GATHER}, {2, 2, 1, 2, ZB_SEQ_SPLIT_GATHER},
+    {4, 2, 1, 2, ZB_SEQ_SPLIT_GATHER}, {1, 4, 1, 1, ZB_SEQ_SPLIT_GATHER},
 };
 
 /* Post-validation has something to undo, and something to leave, only where
