@@ -25,7 +25,8 @@ struct zb_model;
 struct zb_model_opts {
     int64_t max_seq;   /* longest sequence of the run; 0: the config's limit */
     double init_std;   /* <= 0: the config's initializer_range */
-    int has_key_mask;  /* 1: the batch has an attention_mask field [B,T] */
+    int has_key_mask;  /* 1: the batch has an attention_mask field [B,T], of
+                          whole sequences in every layout */
     int has_embeds;    /* 1: the batch has inputs_embeds [B,T,H], not ids */
     const struct zb_parallel *par; /* NULL: one device */
     int no_head;       /* 1: base model: output last_hidden_state, no logits */

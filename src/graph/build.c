@@ -457,7 +457,7 @@ int zb_graph_add_op(struct zb_graph *g, enum zb_op_kind kind, struct zb_op *op)
         return out_of_memory(g);
     }
     g->ops[g->n_ops++] = *op;
-    g->n_sites++;
+    g->n_sites += !(op->row->flags & ZB_OP_LAYOUT);
     return op->out[0];
 }
 
@@ -519,13 +519,38 @@ int zb_g_rope(struct zb_graph *g, int x, int cos, int sin, int interleaved)
     return zb_graph_add_op(g, ZB_OP_rope, &op);
 }
 
+/* Parts of sequences with all heads to whole sequences with a share of them. */
+static int seq_to_heads(struct zb_graph *g, int x, int may_repeat)
+{
+    struct zb_op op = {.in = {x}};
+
+    op.u.heads.may_repeat = may_repeat;
+    return zb_graph_add_op(g, ZB_OP_seq_to_heads, &op);
+}
+
+static int heads_to_seq(struct zb_graph *g, int x)
+{
+    struct zb_op op = {.in = {x}};
+
+    return zb_graph_add_op(g, ZB_OP_heads_to_seq, &op);
+}
+
 int zb_g_attention(struct zb_graph *g, int q, int k, int v,
                    const struct zb_attn_opts *opts)
 {
+    int is_shared = g->par.sp > 1 && g->par.mode == ZB_SEQ_ALL_TO_ALL;
+    int is_ring = g->par.sp > 1 && g->par.mode == ZB_SEQ_RING;
     struct zb_op op = {.in = {q, k, v, opts->key_mask}};
 
     op.u.attention = *opts;
-    return zb_graph_add_op(g, ZB_OP_attention, &op);
+    if (is_shared) {
+        op.in[0] = seq_to_heads(g, q, 0);
+        op.in[1] = seq_to_heads(g, k, 1);
+        op.in[2] = seq_to_heads(g, v, 1);
+        return heads_to_seq(g, zb_graph_add_op(g, ZB_OP_attention, &op));
+    }
+    return zb_graph_add_op(
+        g, is_ring ? ZB_OP_ring_attention : ZB_OP_attention, &op);
 }
 
 int zb_g_act(struct zb_graph *g, int x, enum zb_act act)

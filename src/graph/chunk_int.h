@@ -18,7 +18,8 @@ enum zb_role {
     ZB_ROLE_OUT = ZB_ROLE_IN + ZB_OP_MAX_IN,
     ZB_ROLE_D_OUT = ZB_ROLE_OUT + ZB_OP_MAX_OUT,
     ZB_ROLE_D_IN,
-    ZB_ROLE_ADDEND = ZB_ROLE_D_IN + ZB_OP_MAX_IN
+    ZB_ROLE_ADDEND = ZB_ROLE_D_IN + ZB_OP_MAX_IN,
+    ZB_ROLE_TMP
 };
 
 enum zb_where {
@@ -134,6 +135,9 @@ struct zb_instr *zb_compile_instr(struct zb_compile *cp, enum zb_pass pass,
                                   const char *label);
 void zb_compile_slot(struct zb_compile *cp, enum zb_pass pass, int role,
                      enum zb_access_mode mode, const struct zb_ref *ref);
+/* Scratch memory for the instruction: tmp[pass] of the op. */
+void zb_compile_tmp(struct zb_compile *cp, enum zb_pass pass,
+                    const struct zb_op *op);
 void zb_compile_copy(struct zb_compile *cp, enum zb_pass pass,
                      const char *label, const struct zb_ref *from,
                      const struct zb_ref *to);

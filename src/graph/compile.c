@@ -120,6 +120,17 @@ void zb_compile_slot(struct zb_compile *cp, enum zb_pass pass, int role,
     list->instr[list->n - 1].n_slots++;
 }
 
+void zb_compile_tmp(struct zb_compile *cp, enum zb_pass pass,
+                    const struct zb_op *op)
+{
+    for (int i = 0; i < op->n_tmp[pass]; i++) {
+        struct zb_ref ref = zb_compile_ref(
+            cp, zb_compile_value(cp, ZB_DTYPE_REAL, &op->tmp[pass][i]));
+
+        zb_compile_slot(cp, pass, ZB_ROLE_TMP + i, ZB_WRITE, &ref);
+    }
+}
+
 /* Bring both sides to the same rows: those of the one with gaps. */
 static void match_rows(struct zb_ref *a, struct zb_ref *b)
 {
@@ -242,6 +253,7 @@ static void forward_op(struct zb_compile *cp, const struct zb_op *op)
         set_local(cp, op->out[i], v);
         zb_compile_slot(cp, ZB_PASS_F, ZB_ROLE_OUT + i, ZB_WRITE, &out);
     }
+    zb_compile_tmp(cp, ZB_PASS_F, op);
 }
 
 static void forward_inputs(struct zb_compile *cp)

@@ -40,6 +40,35 @@ void zb_emit_reads(struct zb_emit *e, const void *ptr, size_t bytes)
     add_access(&e->launch, ptr, bytes, ZB_READ);
 }
 
+void zb_emit_begin(struct zb_emit *e)
+{
+    e->launch.n_access = 0;
+}
+
+void zb_emit_touch(struct zb_emit *e, const void *ptr, size_t bytes,
+                   enum zb_access_mode mode)
+{
+    add_access(&e->launch, ptr, bytes, mode);
+}
+
+void zb_emit_touch_view(struct zb_emit *e, const struct zb_view *v,
+                        enum zb_access_mode mode)
+{
+    if (v->data != NULL) {
+        add_access(&e->launch, v->data, zb_view_span_bytes(v), mode);
+    }
+}
+
+enum zb_status zb_emit_coll(struct zb_emit *e, enum zb_axis axis,
+                            struct zb_coll coll)
+{
+    const struct zb_chunk_run *run = e->run;
+
+    coll.dtype = ZB_DTYPE_REAL;
+    coll.label = e->launch.label;
+    return run->coll->run(run->coll_arg, axis, run->stream, &coll);
+}
+
 struct zb_k_philox zb_emit_philox(const struct zb_emit *e)
 {
     struct zb_k_philox p = {
@@ -161,6 +190,9 @@ static struct zb_view *view_of(struct zb_emit *e, int role)
     }
     if (role == ZB_ROLE_D_OUT) {
         return &e->d_out;
+    }
+    if (role >= ZB_ROLE_TMP) {
+        return &e->tmp[role - ZB_ROLE_TMP];
     }
     return role == ZB_ROLE_ADDEND ? &e->addend : &e->d_in[role - ZB_ROLE_D_IN];
 }

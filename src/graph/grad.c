@@ -307,6 +307,7 @@ static void backward_inputs(struct zb_compile *cp, const struct zb_op *op,
                             &dest[i]);
         }
     }
+    zb_compile_tmp(cp, ZB_PASS_B, op);
     for (int i = 0; i < op->row->n_in; i++) {
         if ((op->row->in[i].flags & ZB_IN_GRAD) && sends(cp, op, i)) {
             contribute(cp, op->in[i], &dest[i]);

@@ -13,6 +13,7 @@
 
 #define ZB_OP_MAX_IN 6
 #define ZB_OP_MAX_OUT 3
+#define ZB_OP_MAX_TMP 2
 
 /* ---- layouts: shapes and strides that may contain symbols ---------------- */
 
@@ -77,6 +78,7 @@ struct zb_emit {
     struct zb_view d_out;              /* gradient of out[0] */
     struct zb_view d_in[ZB_OP_MAX_IN]; /* gradients to write or add to */
     struct zb_view addend;             /* d_in[0] = addend + gradient */
+    struct zb_view tmp[ZB_OP_MAX_TMP]; /* scratch memory of this pass */
     double loss_coef; /* gradient of every element of out[0] / loss_scale */
     int accumulate;   /* d_in[0] += gradient instead of = */
     int weight;       /* W: which input's gradient is wanted */
@@ -90,6 +92,16 @@ enum zb_status zb_emit_launch(struct zb_emit *e, enum zb_kernel kernel,
                               const void *params);
 /* The launch reads memory that is no tensor. */
 void zb_emit_reads(struct zb_emit *e, const void *ptr, size_t bytes);
+/* For emitters of several launches: forget the access list; add a range. */
+void zb_emit_begin(struct zb_emit *e);
+void zb_emit_touch(struct zb_emit *e, const void *ptr, size_t bytes,
+                   enum zb_access_mode mode);
+/* All that a view covers. */
+void zb_emit_touch_view(struct zb_emit *e, const struct zb_view *v,
+                        enum zb_access_mode mode);
+/* A collective of reals; fills in type and label. */
+enum zb_status zb_emit_coll(struct zb_emit *e, enum zb_axis axis,
+                            struct zb_coll coll);
 struct zb_k_philox zb_emit_philox(const struct zb_emit *e);
 /* Which rows of the whole sequence dimension 1 of input `in` of the op has on
  * the rank that runs: all zeros where it has them all. */
@@ -126,7 +138,8 @@ enum zb_op_flags {
     ZB_OP_IN_PLACE = 128,  /* d_in[0] may be the addend */
     ZB_OP_CHEAP = 256,     /* its F takes less time than what it is worth in
                               memory: `selective` makes its outputs again */
-    ZB_OP_OVER_D_OUT = 512 /* d_in[0] may be d_out */
+    ZB_OP_OVER_D_OUT = 512, /* d_in[0] may be d_out */
+    ZB_OP_LAYOUT = 1024     /* there in some layouts only */
 };
 
 struct zb_in_row {
@@ -177,6 +190,9 @@ struct zb_op_row {
     X(rmsnorm)                                                                 \
     X(rope)                                                                    \
     X(attention)                                                               \
+    X(ring_attention)                                                          \
+    X(seq_to_heads)                                                            \
+    X(heads_to_seq)                                                            \
     X(act)                                                                     \
     X(gated)                                                                   \
     X(add)                                                                     \
@@ -213,6 +229,8 @@ struct zb_op {
     int site;   /* of its dropout: the same in every layout */
     int layer;
     int n_out;
+    struct zb_shape tmp[2][ZB_OP_MAX_TMP]; /* of F, of B */
+    int n_tmp[2];
     int in[ZB_OP_MAX_IN]; /* tensor, or ZB_G_NONE */
     int out[ZB_OP_MAX_OUT];
     int use[ZB_OP_MAX_IN]; /* of a parameter, when it has a gradient, else -1 */
@@ -235,6 +253,9 @@ struct zb_op {
             int interleaved;
         } rope;
         struct zb_attn_opts attention;
+        struct {
+            int may_repeat;
+        } heads;
         struct {
             enum zb_act act;
         } act;
@@ -454,6 +475,13 @@ enum zb_status zb_rope_fits(const struct zb_graph *g, const struct zb_op *op,
                             const struct zb_bind *max);
 enum zb_status zb_attention_forward(struct zb_emit *e);
 enum zb_status zb_attention_backward_input(struct zb_emit *e);
+struct zb_k_attention_fwd zb_attention_params(const struct zb_emit *e);
+enum zb_status zb_ring_attention_forward(struct zb_emit *e);
+enum zb_status zb_ring_attention_backward_input(struct zb_emit *e);
+enum zb_status zb_seq_to_heads_forward(struct zb_emit *e);
+enum zb_status zb_seq_to_heads_backward_input(struct zb_emit *e);
+enum zb_status zb_heads_to_seq_forward(struct zb_emit *e);
+enum zb_status zb_heads_to_seq_backward_input(struct zb_emit *e);
 enum zb_status zb_act_forward(struct zb_emit *e);
 enum zb_status zb_act_backward_input(struct zb_emit *e);
 enum zb_status zb_gated_forward(struct zb_emit *e);

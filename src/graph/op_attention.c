@@ -98,9 +98,9 @@ static int same_batch(const struct zb_shape *a, const struct zb_shape *b)
     return a->dim[0] == b->dim[0] && a->dim[1] == b->dim[1];
 }
 
-/* q [B,T,nq,D], k and v [B,T,nkv,D], nq a multiple of nkv; mask [B,T]. */
+/* q [B,T,nq,D], k and v [B,T,nkv,D], nq a multiple of nkv; mask [B,mask_seq]. */
 static int has_attention_shapes(const struct zb_graph *g,
-                                const struct zb_op *op)
+                                const struct zb_op *op, int64_t mask_seq)
 {
     const struct zb_shape *q = zb_op_shape(g, op, 0);
     const struct zb_shape *k = zb_op_shape(g, op, 1);
@@ -114,17 +114,20 @@ static int has_attention_shapes(const struct zb_graph *g,
     if (zb_op_has_in(op, 3)) {
         const struct zb_shape *mask = zb_op_shape(g, op, 3);
 
-        return mask->n_dims == 2 && same_batch(mask, q);
+        return mask->n_dims == 2 && mask->dim[0] == q->dim[0] &&
+               mask->dim[1] == mask_seq;
     }
     return 1;
 }
 
-int zb_attention_shape(struct zb_graph *g, struct zb_op *op)
+/* The first two outputs: y [B,T,nq*D], lse [B,nq,T]. */
+static int attention_shape(struct zb_graph *g, struct zb_op *op,
+                           int64_t mask_seq)
 {
     const struct zb_attn_opts *o = &op->u.attention;
     struct zb_shape q, y, lse;
 
-    if (!has_attention_shapes(g, op)) {
+    if (!has_attention_shapes(g, op, mask_seq)) {
         zb_graph_mistake(g, op, "q %s, k %s, v %s%s%s do not fit together",
                          zb_shape_text(zb_op_shape(g, op, 0)).s,
                          zb_shape_text(zb_op_shape(g, op, 1)).s,
@@ -151,6 +154,41 @@ int zb_attention_shape(struct zb_graph *g, struct zb_op *op)
     return zb_op_add_out(g, op, &y) != 0 ? -1 : zb_op_add_out(g, op, &lse);
 }
 
+int zb_attention_shape(struct zb_graph *g, struct zb_op *op)
+{
+    return attention_shape(g, op, zb_op_shape(g, op, 0)->dim[1]);
+}
+
+/* Also keeps keys and values of the part as they go round, [B,SEQ,2,nkv*D]. F
+ * needs memory for attention to one piece, B for the gradients of the keys and
+ * values of everybody, and for their own sum. */
+int zb_ring_attention_shape(struct zb_graph *g, struct zb_op *op)
+{
+    struct zb_shape kv, all;
+
+    if (attention_shape(g, op, ZB_DIM(ZB_SYM_FULL)) != 0) {
+        return -1;
+    }
+    kv = *zb_op_shape(g, op, 1);
+    if (kv.dim[1] != ZB_DIM(ZB_SYM_SEQ)) {
+        zb_graph_mistake(g, op, "k %s is no part of a sequence",
+                         zb_shape_text(&kv).s);
+        return -1;
+    }
+    kv.dim[3] *= kv.dim[2];
+    kv.dim[2] = 2;
+    all = kv;
+    all.dim[1] = ZB_DIM(ZB_SYM_FULL);
+    for (int i = 0; i < 2; i++) {
+        op->tmp[ZB_PASS_F][i] = g->tensors[op->out[i]].shape;
+    }
+    op->tmp[ZB_PASS_B][0] = all;
+    op->tmp[ZB_PASS_B][1] = kv;
+    op->n_tmp[ZB_PASS_F] = 2;
+    op->n_tmp[ZB_PASS_B] = 2;
+    return zb_op_add_out(g, op, &kv);
+}
+
 /* Two products of T x T x D per head forward, five backward (the weights are
  * computed again). */
 int zb_attention_variant(const struct zb_op *op)
@@ -158,16 +196,33 @@ int zb_attention_variant(const struct zb_op *op)
     return 2 * op->u.attention.causal + (op->u.attention.dropout > 0);
 }
 
-struct zb_flops zb_attention_flops(const struct zb_graph *g,
-                                   const struct zb_op *op,
-                                   const struct zb_bind *bind)
+static struct zb_flops attention_flops(const struct zb_graph *g,
+                                       const struct zb_op *op,
+                                       const struct zb_bind *bind,
+                                       int64_t keys)
 {
     struct zb_shape q = zb_shape_bind(zb_op_shape(g, op, 0), bind);
-    double product = 2.0 * (double)zb_shape_elems(&q) * (double)q.dim[1] *
+    double product = 2.0 * (double)zb_shape_elems(&q) * (double)keys *
                      (op->u.attention.causal ? 0.5 : 1.0);
     struct zb_flops cost = {2 * product, 5 * product, 0};
 
     return cost;
+}
+
+struct zb_flops zb_attention_flops(const struct zb_graph *g,
+                                   const struct zb_op *op,
+                                   const struct zb_bind *bind)
+{
+    struct zb_shape k = zb_shape_bind(zb_op_shape(g, op, 1), bind);
+
+    return attention_flops(g, op, bind, k.dim[1]);
+}
+
+struct zb_flops zb_ring_attention_flops(const struct zb_graph *g,
+                                        const struct zb_op *op,
+                                        const struct zb_bind *bind)
+{
+    return attention_flops(g, op, bind, bind->value[ZB_SYM_FULL]);
 }
 
 /* The number in the whole model of the first head that this rank has. */
@@ -183,7 +238,7 @@ static int64_t first_head(const struct zb_emit *e)
     return rank * n;
 }
 
-static struct zb_k_attention_fwd forward_params(struct zb_emit *e)
+struct zb_k_attention_fwd zb_attention_params(const struct zb_emit *e)
 {
     const struct zb_attn_opts *o = &e->op->u.attention;
     const struct zb_view *q = &e->in[0], *k = &e->in[1], *v = &e->in[2];
@@ -220,16 +275,21 @@ static struct zb_k_attention_fwd forward_params(struct zb_emit *e)
         .lse_row = lse->stride[1],
     };
 
-    if (p.dropout > 0) {
-        zb_emit_reads(e, p.philox.sample, (size_t)p.batch * sizeof(int64_t));
-    }
     return p;
+}
+
+static void read_samples(struct zb_emit *e, const struct zb_k_attention_fwd *p)
+{
+    if (p->dropout > 0) {
+        zb_emit_reads(e, p->philox.sample, (size_t)p->batch * sizeof(int64_t));
+    }
 }
 
 enum zb_status zb_attention_forward(struct zb_emit *e)
 {
-    struct zb_k_attention_fwd k = forward_params(e);
+    struct zb_k_attention_fwd k = zb_attention_params(e);
 
+    read_samples(e, &k);
     return zb_emit_launch(e, ZB_K_attention_fwd, &k);
 }
 
@@ -238,7 +298,7 @@ enum zb_status zb_attention_backward_input(struct zb_emit *e)
     const struct zb_view *dq = &e->d_in[0], *dk = &e->d_in[1];
     const struct zb_view *dv = &e->d_in[2];
     struct zb_k_attention_bwd k = {
-        .fwd = forward_params(e),
+        .fwd = zb_attention_params(e),
         .dout = e->d_out.data,
         .dq = dq->data,
         .dk = dk->data,
@@ -254,5 +314,6 @@ enum zb_status zb_attention_backward_input(struct zb_emit *e)
         .dv_head = dv->stride[2],
     };
 
+    read_samples(e, &k.fwd);
     return zb_emit_launch(e, ZB_K_attention_bwd, &k);
 }

@@ -149,8 +149,13 @@ static const int64_t batch_seq[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ)};
 
 int zb_build_key_mask(struct zb_builder *b)
 {
+    enum zb_seq_mode mode = zb_graph_parallel(b->g)->mode;
+    int is_part = mode == ZB_SEQ_ALL_TO_ALL || mode == ZB_SEQ_RING;
+    const int64_t dim[] = {ZB_DIM(ZB_SYM_BATCH),
+                           ZB_DIM(is_part ? ZB_SYM_FULL : ZB_SYM_SEQ)};
+
     return b->opts->has_key_mask ? zb_g_data(b->g, "attention_mask",
-                                             ZB_DTYPE_I32, 2, batch_seq)
+                                             ZB_DTYPE_I32, 2, dim)
                                  : ZB_G_NONE;
 }
 

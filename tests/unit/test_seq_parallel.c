@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Models whose sequences are split over 2 and 4 ranks, by all_to_all and by
+ * ring attention, against the same model on one device.
+ */
+#include "config.h"
+#include "graph_rig.h"
+#include "sp_rig.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "zb/model.h"
+
+#define VOCAB 29
+#define ROWS 3
+#define MAX_SEQ 80
+
+/* Key heads: fewer than 4 ranks. */
+#define LLAMA                                                                  \
+    "{\"model_type\": \"llama\", \"vocab_size\": 29, \"hidden_size\": 32,"     \
+    " \"intermediate_size\": 40, \"num_hidden_layers\": 2,"                    \
+    " \"num_attention_heads\": 8, \"num_key_value_heads\": 2,"                 \
+    " \"max_position_embeddings\": 80"
+#define GPT2                                                                   \
+    "{\"model_type\": \"gpt2\", \"vocab_size\": 29, \"n_positions\": 80,"      \
+    " \"n_embd\": 32, \"n_layer\": 2, \"n_head\": 4"
+
+struct model_case {
+    const char *name, *json;
+    int64_t seq;
+    int has_key_mask;
+};
+
+static const struct model_case cases[] = {
+    {"llama", LLAMA ", \"attention_dropout\": 0.2}", 16, 0},
+    {"llama masked", LLAMA ", \"attention_dropout\": 0.2}", 80, 1},
+    {"gpt2", GPT2 "}", 72, 0},
+    {"gpt2 masked", GPT2 ", \"tie_word_embeddings\": false}", 8, 1},
+    /* padded; numbers of attention's dropout depend on the whole length */
+    {"llama padded", LLAMA "}", 13, 0},
+    {"llama padded, masked", LLAMA "}", 5, 1},
+    {"gpt2 padded", GPT2 ", \"attn_pdrop\": 0}", 79, 0},
+};
+
+struct inputs {
+    int32_t ids[ROWS * MAX_SEQ], labels[ROWS * MAX_SEQ];
+    int32_t mask[ROWS * MAX_SEQ];
+    const int32_t *data[3];
+    double n_valid;
+};
+
+static struct zb_model *model_of(const struct model_case *c,
+                                 const struct zb_parallel *par)
+{
+    const struct zb_model_opts opts = {
+        .max_seq = c->seq,
+        .has_key_mask = c->has_key_mask,
+        .parallel = par,
+    };
+    struct zb_model *m;
+
+    ZBT_OK(zb_model_from_json(c->json, "config.json", &opts, &m));
+    return m;
+}
+
+/* Row 0 is padded in front (queries without a key), row 1 behind. */
+static int32_t mask_of(int64_t row, int64_t t, int64_t seq)
+{
+    return row == 0 ? t >= seq / 3 : row == 1 ? t < seq - seq / 4 : 1;
+}
+
+static void make_inputs(const struct zb_graph *g, int64_t seq,
+                        struct inputs *in)
+{
+    struct zbt_rng rng = {(unsigned long long)seq};
+
+    in->n_valid = 0;
+    for (int64_t i = 0; i < ROWS * seq; i++) {
+        in->ids[i] = (int32_t)zbt_rand_in(&rng, 0, VOCAB - 1);
+        in->labels[i] = zbt_rand_in(&rng, 0, 5) == 0
+                            ? -100
+                            : (int32_t)zbt_rand_in(&rng, 0, VOCAB - 1);
+        in->mask[i] = mask_of(i / seq, i % seq, seq);
+        in->n_valid += in->labels[i] != -100;
+    }
+    for (int i = 0; i < zb_graph_n_data(g); i++) {
+        const char *name = zb_graph_data(g, i).name;
+
+        in->data[i] = strcmp(name, "labels") == 0      ? in->labels
+                      : strcmp(name, "input_ids") == 0 ? in->ids
+                                                       : in->mask;
+    }
+}
+
+static void run_one(const struct zb_graph *g, zb_real *const *params,
+                    const struct inputs *in, int64_t seq, int is_eval,
+                    struct rig_result *r)
+{
+    const int first[] = {0, zb_graph_n_layers(g)};
+    const void *data[3] = {in->data[0], in->data[1], in->data[2]};
+    const struct rig_batch batch = {ROWS, (int)seq, data};
+    const struct rig_opts opts = {.n_chunks = 1, .first = first, .seed = 5,
+                                  .step = 7, .is_eval = is_eval,
+                                  .no_backward = is_eval};
+
+    rig_run(g, params, &batch, &opts, r);
+}
+
+static double norm(const double *x, const double *y, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        double d = y != NULL ? x[i] - y[i] : x[i];
+
+        sum += d * d;
+    }
+    return sqrt(sum);
+}
+
+static int64_t elems(const struct zb_graph *g, int p)
+{
+    struct zb_param_info info = zb_graph_param(g, p);
+
+    return zb_shape_elems(&info.shape);
+}
+
+static void expect_same(const char *what, const struct zb_graph *g,
+                        const struct rig_result *want,
+                        const struct sp_result *got, double tol)
+{
+    double *all[128], total = 0;
+
+    for (int p = 0; p < got->n_params; p++) {
+        all[p] = rig_param_grad(g, want, p);
+        total = hypot(total, norm(all[p], NULL, elems(g, p)));
+    }
+    if (!(fabs(got->loss - want->loss) <= tol * fabs(want->loss))) {
+        printf("\n%s: loss %.17g, not %.17g\n", what, got->loss, want->loss);
+        CU_FAIL("loss");
+    }
+    for (int p = 0; p < got->n_params; p++) {
+        double base = fmax(norm(all[p], NULL, elems(g, p)), 1e-3 * total);
+        double error = norm(got->grad[p], all[p], elems(g, p)) / base;
+
+        if (!(error <= tol)) {
+            printf("\n%s: gradient of %s is off by %.3g\n", what,
+                   zb_graph_param(g, p).name, error);
+            CU_FAIL("gradient");
+        }
+        free(all[p]);
+    }
+}
+
+static void check_case(const struct model_case *c, enum zb_seq_mode mode,
+                       int sp, const struct sp_opts *how)
+{
+    const struct zb_parallel par = {.tp = 1, .sp = sp, .mode = mode,
+                                    .vocab_multiple = 1};
+    struct zb_model *one = model_of(c, NULL), *many = model_of(c, &par);
+    const struct zb_graph *g = zb_model_graph(one);
+    zb_real **params = rig_params(g, 3);
+    struct inputs in;
+    struct sp_batch batch = {ROWS, c->seq, in.data};
+    struct sp_opts opts = *how;
+    struct rig_result want;
+    struct sp_result got;
+    char what[64];
+
+    snprintf(what, sizeof(what), "%s, %s, sp %d", c->name,
+             mode == ZB_SEQ_RING ? "ring" : "all_to_all", sp);
+    make_inputs(g, c->seq, &in);
+    run_one(g, params, &in, c->seq, opts.is_eval, &want);
+    make_inputs(zb_model_graph(many), c->seq, &in);
+    opts.seed = 5;
+    opts.step = 7;
+    opts.loss_scale = 1 / in.n_valid;
+    ZBT_OK(sp_run(zb_model_graph(many), params, &batch, &opts, &got));
+    if (opts.is_eval) {
+        CU_ASSERT_DOUBLE_EQUAL(got.loss, want.loss, 1e-12 * want.loss);
+    } else {
+        expect_same(what, g, &want, &got, 1e-12);
+    }
+    sp_result_free(&got);
+    rig_result_free(&want);
+    rig_params_free(g, params);
+    zb_model_free(one);
+    zb_model_free(many);
+}
+
+static void check_all(enum zb_seq_mode mode, const struct sp_opts *how)
+{
+    for (size_t i = 0; i < ZB_COUNT_OF(cases); i++) {
+        check_case(&cases[i], mode, 2, how);
+        check_case(&cases[i], mode, 4, how);
+    }
+}
+
+static void all_to_all_equals_one_device(void)
+{
+    const struct sp_opts how = {.n_threads = 1};
+
+    check_all(ZB_SEQ_ALL_TO_ALL, &how);
+}
+
+static void ring_equals_one_device(void)
+{
+    const struct sp_opts how = {.n_threads = 1};
+
+    check_all(ZB_SEQ_RING, &how);
+}
+
+static void evaluation_equals_one_device(void)
+{
+    const struct sp_opts how = {.is_eval = 1};
+
+    check_all(ZB_SEQ_ALL_TO_ALL, &how);
+    check_all(ZB_SEQ_RING, &how);
+}
+
+/* Delays between operations, accesses checked. */
+static void check_backend_has_no_report(void)
+{
+    const struct sp_opts how = {.backend = "check", .delay_seed = 3};
+
+    for (size_t i = 0; i < 4; i++) {
+        check_case(&cases[i], ZB_SEQ_RING, 2 + 2 * (int)(i % 2), &how);
+        check_case(&cases[i], ZB_SEQ_ALL_TO_ALL, 4 - 2 * (int)(i % 2), &how);
+    }
+}
+
+int main(void)
+{
+    static const struct zbt_case list[] = {
+        ZBT_CASE(all_to_all_equals_one_device),
+        ZBT_CASE(ring_equals_one_device),
+        ZBT_CASE(evaluation_equals_one_device),
+        ZBT_CASE(check_backend_has_no_report),
+    };
+
+    return zbt_run("seq_parallel", list, ZB_COUNT_OF(list));
+}
