@@ -103,8 +103,9 @@ struct zb_k_embedding_bwd_w {
     zb_real *dtable;
 };
 
-/* Which rows of the whole sequence the rows of a part of it are: `len` rows from
- * first[0] on, then the others from first[1] on. All zeros: row t is row t. */
+/* Which rows of the whole sequence the rows of a part of it are: `len` rows
+ * from first[0] on, then the others from first[1] on. All zeros: row t is row
+ * t. */
 struct zb_k_place {
     int64_t len, first[2];
 };
@@ -172,9 +173,9 @@ struct zb_k_rmsnorm_bwd_w {
 
 /* Rotate the first 2*half elements of every head, out of place or in place:
  * pair (j, j + half), or (2j, 2j + 1) when interleaved, by the angle whose
- * cosine and sine are cos[p, j], sin[p, j], p being the row of t in its sequence
- * (past the tables: their last row); inverse != 0 rotates back. Elements past
- * 2*half are copied. */
+ * cosine and sine are cos[p, j], sin[p, j], p being the row of t in its
+ * sequence (past the tables: their last row); inverse != 0 rotates back.
+ * Elements past 2*half are copied. */
 struct zb_k_rope {
     int64_t batch, seq, heads, head_dim, half, n_pos;
     struct zb_k_place place;
@@ -192,8 +193,8 @@ struct zb_k_rope {
  * counter (sample, block); the four numbers of a block belong to elements
  * 4 block to 4 block + 3. Elements of attention are counted along the keys,
  * each row of keys filled up to whole blocks: key j of query i of head h is in
- * block (h * whole + i) * ceil(whole / 4) + j / 4, whole being the length of the
- * sequence. Samples, heads and places are those of the whole model, whatever
+ * block (h * whole + i) * ceil(whole / 4) + j / 4, whole being the length of
+ * the sequence. Samples, heads and places are those of the whole model, whatever
  * part of it a device has, so that all layouts drop the same. */
 struct zb_k_philox {
     uint64_t seed;
@@ -208,8 +209,8 @@ struct zb_k_philox {
  *
  * Queries and keys may be parts of sequences of `whole` rows: query i is row
  * q_first + i, key j is row k_first + j, and what follows is about those. Keys
- * j with key_mask[b,j] == 0 are left out, as are j > i when causal; a query with
- * no key left in the whole sequence averages all keys that causality allows, so
+ * j with key_mask[b,j] == 0 are left out, as are j > i when causal; a query
+ * with no key left in the whole sequence averages all keys that causality allows, so
  * that q and k get no gradient from it. A query of which no key is in this part
  * gets a finite out and an lse that attention_merge counts as nothing.
  * Softmax weights are dropped with probability `dropout` and the rest divided
@@ -330,8 +331,8 @@ struct zb_k_scale {
 };
 
 /* y = addend + x * keep / (1 - p), keep drawn per element; also the gradient,
- * with x = dy. addend may be NULL. x, y: [batch, per_sample] dense. When a sample
- * is a part of a sequence, it consists of rows of `cols` elements and `place`
+ * with x = dy. addend may be NULL. x, y: [batch, per_sample] dense. When a
+ * sample is a part of a sequence, it consists of rows of `cols` elements and `place`
  * says which; cols 0: it is whole. */
 struct zb_k_dropout {
     int64_t batch, per_sample, cols;

@@ -64,6 +64,8 @@ enum zb_status zb_emit_coll(struct zb_emit *e, enum zb_axis axis,
 {
     const struct zb_chunk_run *run = e->run;
 
+    ZB_BUG_IF(run->coll == NULL, "%s: nothing to do collectives with",
+              e->launch.label);
     coll.dtype = ZB_DTYPE_REAL;
     coll.label = e->launch.label;
     return run->coll->run(run->coll_arg, axis, run->stream, &coll);

@@ -421,8 +421,8 @@ int zb_graph_add_tensor(struct zb_graph *g, const struct zb_tensor *t);
 /* Where the name of a parameter is, or belongs, in g->slots (not empty). */
 size_t zb_graph_param_slot(const struct zb_graph *g, const char *name);
 
-/* The longest whole sequence of microbatches up to `max`; what it is without the
- * padding that the layout may have added, at least. `dim` is what a tensor
+/* The longest whole sequence of microbatches up to `max`; what it is without
+ * the padding that the layout may have added, at least. `dim` is what a tensor
  * has. */
 int64_t zb_whole_seq(const struct zb_graph *g, int64_t dim,
                      const struct zb_bind *max);

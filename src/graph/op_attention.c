@@ -98,7 +98,8 @@ static int same_batch(const struct zb_shape *a, const struct zb_shape *b)
     return a->dim[0] == b->dim[0] && a->dim[1] == b->dim[1];
 }
 
-/* q [B,T,nq,D], k and v [B,T,nkv,D], nq a multiple of nkv; mask [B,mask_seq]. */
+/* q [B,T,nq,D], k and v [B,T,nkv,D], nq a multiple of nkv; mask [B,mask_seq].
+ */
 static int has_attention_shapes(const struct zb_graph *g,
                                 const struct zb_op *op, int64_t mask_seq)
 {
@@ -198,8 +199,7 @@ int zb_attention_variant(const struct zb_op *op)
 
 static struct zb_flops attention_flops(const struct zb_graph *g,
                                        const struct zb_op *op,
-                                       const struct zb_bind *bind,
-                                       int64_t keys)
+                                       const struct zb_bind *bind, int64_t keys)
 {
     struct zb_shape q = zb_shape_bind(zb_op_shape(g, op, 0), bind);
     double product = 2.0 * (double)zb_shape_elems(&q) * (double)keys *

@@ -22,15 +22,14 @@ int zb_seq_to_heads_shape(struct zb_graph *g, struct zb_op *op)
     }
     if (x->dim[2] % sp != 0 &&
         !(op->u.heads.may_repeat && sp % x->dim[2] == 0)) {
-        zb_graph_mistake(g, op,
-                         "%lld %s heads can not be shared by %lld devices "
-                         "(sp_size)%s",
-                         (long long)x->dim[2],
-                         op->u.heads.may_repeat ? "key" : "query",
-                         (long long)sp,
-                         op->u.heads.may_repeat
-                             ? ": one number must divide the other"
-                             : ": their number must be a multiple");
+        zb_graph_mistake(
+            g, op,
+            "%lld %s heads can not be shared by %lld devices "
+            "(sp_size)%s",
+            (long long)x->dim[2], op->u.heads.may_repeat ? "key" : "query",
+            (long long)sp,
+            op->u.heads.may_repeat ? ": one number must divide the other"
+                                   : ": their number must be a multiple");
         return -1;
     }
     y.dim[1] = ZB_DIM(ZB_SYM_FULL);

@@ -6,8 +6,8 @@
  * causality all have the same work (Brandon et al. 2023, "Striped Attention",
  * and the "zigzag" order of Llama 3).
  *
- * A pair of pieces is seen whole, in part (the same piece), or not at all. Piece
- * by piece: what lies behind a query is never computed.
+ * A pair of pieces is seen whole, in part (the same piece), or not at all.
+ * Piece by piece: what lies behind a query is never computed.
  */
 #include "config.h"
 #include "graph/graph_int.h"
@@ -17,9 +17,9 @@ struct ring {
     struct zb_emit *e;
     struct zb_k_attention_fwd whole; /* where queries begin; keys unset */
     int n, rank;
-    int64_t len;       /* rows of a piece */
-    int64_t kv_row;    /* elements of a row of a block: keys, values */
-    int64_t kv_elems;  /* of a block */
+    int64_t len;      /* rows of a piece */
+    int64_t kv_row;   /* elements of a row of a block: keys, values */
+    int64_t kv_elems; /* of a block */
 };
 
 /* A piece of the queries and one of the keys of rank `from`. */
@@ -82,8 +82,7 @@ static void touch_inputs(const struct ring *r, const struct pair *at)
 
     zb_emit_begin(e);
     zb_emit_touch_view(e, &e->in[0], ZB_READ);
-    zb_emit_touch(e, at->block, (size_t)r->kv_elems * sizeof(zb_real),
-                  ZB_READ);
+    zb_emit_touch(e, at->block, (size_t)r->kv_elems * sizeof(zb_real), ZB_READ);
     zb_emit_touch_view(e, &e->in[3], ZB_READ);
     if (r->whole.dropout > 0) {
         zb_emit_touch(e, r->whole.philox.sample,
@@ -101,6 +100,8 @@ static enum zb_status walk(struct ring *r, const struct zb_view *kv,
     size_t bytes = (size_t)r->kv_elems * sizeof(zb_real);
     int n_seen[2] = {0, 0};
 
+    ZB_BUG_IF(run->coll == NULL, "%s: nothing to do collectives with",
+              r->e->launch.label);
     ZB_TRY(run->coll->ring_begin(run->coll_arg, ZB_AXIS_SP, run->stream,
                                  kv->data, bytes, r->e->launch.label));
     for (int step = 0; step < r->n; step++) {
@@ -113,8 +114,8 @@ static enum zb_status walk(struct ring *r, const struct zb_view *kv,
         for (int i = 0; i < 4; i++) {
             at.q = i / 2;
             at.k = i % 2;
-            if (r->whole.causal && first_row(r, at.from, at.k) >
-                                       first_row(r, r->rank, at.q)) {
+            if (r->whole.causal &&
+                first_row(r, at.from, at.k) > first_row(r, r->rank, at.q)) {
                 continue;
             }
             at.is_first = n_seen[at.q]++ == 0;
@@ -262,8 +263,8 @@ static enum zb_status clear_sums(struct zb_emit *e)
     return zb_emit_launch(e, ZB_K_fill, &k);
 }
 
-/* Gradients of everybody's keys and values are gathered in rank order, summed by
- * their owners: exact, and the same in every run. */
+/* Gradients of everybody's keys and values are gathered in rank order, summed
+ * by their owners: exact, and the same in every run. */
 enum zb_status zb_ring_attention_backward_input(struct zb_emit *e)
 {
     struct ring r = ring_of(e, &e->d_in[1].shape);

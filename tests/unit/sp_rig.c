@@ -8,6 +8,7 @@
 
 #include "zb/backend.h"
 #include "zb/check.h"
+#include "zb/comm.h"
 #include "zb/thread.h"
 #include "zbt.h"
 
@@ -25,6 +26,7 @@ struct group {
     struct zb_chunk *chunk;
     struct zb_abort ab;
     struct zb_barrier bar;
+    struct zb_coll_group *coll; /* with has_groups */
     const void *src[MAX_RANKS];
 };
 
@@ -125,8 +127,7 @@ static void heads_to_seq(const struct member *m, const struct zb_coll *c,
             const zb_real *src = m->grp->src[k];
 
             if (k * c->n_heads / n == h) {
-                dst[at] +=
-                    src[((o * n + m->rank) * c->mid + t) * c->inner + i];
+                dst[at] += src[((o * n + m->rank) * c->mid + t) * c->inner + i];
             }
         }
     }
@@ -220,6 +221,54 @@ static const struct zb_coll_ops coll_ops = {
     .ring_end = ring_end,
 };
 
+/* The same through a group of zb/comm.h. */
+static enum zb_status group_run(void *arg, enum zb_axis axis,
+                                struct zb_stream *stream,
+                                const struct zb_coll *c)
+{
+    struct member *m = arg;
+
+    (void)axis;
+    return zb_coll_run(m->grp->coll, m->rank, stream, c);
+}
+
+static enum zb_status group_ring_begin(void *arg, enum zb_axis axis,
+                                       struct zb_stream *stream,
+                                       const void *src, size_t bytes,
+                                       const char *label)
+{
+    struct member *m = arg;
+
+    (void)axis;
+    return zb_ring_begin(m->grp->coll, m->rank, stream, src, bytes, label);
+}
+
+static enum zb_status group_ring_step(void *arg, enum zb_axis axis,
+                                      struct zb_stream *stream, int step,
+                                      const void **block_out)
+{
+    struct member *m = arg;
+
+    (void)axis;
+    return zb_ring_step(m->grp->coll, m->rank, stream, step, block_out);
+}
+
+static enum zb_status group_ring_end(void *arg, enum zb_axis axis,
+                                     struct zb_stream *stream)
+{
+    struct member *m = arg;
+
+    (void)axis;
+    return zb_ring_end(m->grp->coll, m->rank, stream);
+}
+
+static const struct zb_coll_ops group_ops = {
+    .run = group_run,
+    .ring_begin = group_ring_begin,
+    .ring_step = group_ring_step,
+    .ring_end = group_ring_end,
+};
+
 /* ---- a rank -------------------------------------------------------------- */
 
 /* The rank's part of a field, padded. */
@@ -238,7 +287,7 @@ static enum zb_status load(struct member *m, int field, void **out)
 
     for (int64_t i = 0; i < grp->batch->rows * seq; i++) {
         int64_t b = i / seq, t = i % seq;
-        int64_t row = is_whole ? t
+        int64_t row = is_whole        ? t
                       : t < place.len ? place.first[0] + t
                                       : place.first[1] + t - place.len;
 
@@ -273,18 +322,18 @@ static enum zb_status open_inputs(struct member *m, struct pointers *p)
     for (int i = 0; i < zb_graph_n_consts(g); i++) {
         struct zb_data_info info = zb_graph_const(g, i);
 
-        ZB_TRY(block_new(
-            m, (size_t)zb_shape_elems(&info.shape) * sizeof(zb_real),
-            zb_graph_const_value(g, i), &p->consts[i]));
+        ZB_TRY(block_new(m,
+                         (size_t)zb_shape_elems(&info.shape) * sizeof(zb_real),
+                         zb_graph_const_value(g, i), &p->consts[i]));
     }
     for (int i = 0; i < zb_graph_n_params(g); i++) {
         struct zb_param_info info = zb_graph_param(g, i);
 
-        ZB_TRY(block_new(m, param_bytes(g, i), m->grp->params[i],
-                         &p->param[i]));
+        ZB_TRY(
+            block_new(m, param_bytes(g, i), m->grp->params[i], &p->param[i]));
         for (int u = 0; u < info.n_uses; u++) {
-            ZB_TRY(block_zeros(m, param_bytes(g, i),
-                               &p->grad[info.use_ids[u]]));
+            ZB_TRY(
+                block_zeros(m, param_bytes(g, i), &p->grad[info.use_ids[u]]));
         }
     }
     for (int i = 0; i < 16; i++) {
@@ -294,14 +343,19 @@ static enum zb_status open_inputs(struct member *m, struct pointers *p)
     return block_new(m, sizeof(double), NULL, &p->loss);
 }
 
+static int is_training(const struct member *m)
+{
+    return !m->grp->o->is_eval && !m->grp->o->no_backward;
+}
+
 static enum zb_status collect(struct member *m, const struct pointers *p)
 {
     const struct zb_graph *g = m->grp->g;
 
-    ZB_TRY(m->ops->copy_out(m->stream, &m->loss, p->loss, sizeof(double),
-                            "loss"));
+    ZB_TRY(
+        m->ops->copy_out(m->stream, &m->loss, p->loss, sizeof(double), "loss"));
     ZB_TRY(m->ops->stream_sync(m->stream));
-    for (int i = 0; !m->grp->o->is_eval && i < zb_graph_n_params(g); i++) {
+    for (int i = 0; is_training(m) && i < zb_graph_n_params(g); i++) {
         struct zb_param_info info = zb_graph_param(g, i);
         size_t n = param_bytes(g, i) / sizeof(zb_real);
         zb_real *v = malloc(n * sizeof(*v));
@@ -334,7 +388,7 @@ static enum zb_status run_rank(struct member *m)
         .loss_scale = grp->o->loss_scale,
         .is_training = !grp->o->is_eval,
         .sp_rank = m->rank,
-        .coll = &coll_ops,
+        .coll = grp->o->has_groups ? &group_ops : &coll_ops,
         .coll_arg = m,
         .seed = grp->o->seed,
         .step = grp->o->step,
@@ -342,6 +396,10 @@ static enum zb_status run_rank(struct member *m)
 
     ZB_TRY(m->ops->device_open(grp->be, m->rank, &m->dev));
     ZB_TRY(m->ops->stream_new(m->dev, "rig", &m->stream));
+    if (grp->o->has_groups) {
+        ZB_TRY(zb_coll_join(grp->coll, m->rank, m->dev));
+        ZB_TRY(wait_all(m));
+    }
     ZB_TRY(open_inputs(m, &p));
     for (int s = 0; s < ZB_N_SPACES; s++) {
         ZB_TRY(block_new(m, info.bytes[s], NULL, &run.space[s]));
@@ -350,7 +408,7 @@ static enum zb_status run_rank(struct member *m)
     run.sample = p.sample;
     run.loss_sum = p.loss;
     ZB_TRY(zb_chunk_forward(grp->chunk, &run));
-    if (!grp->o->is_eval) {
+    if (is_training(m)) {
         ZB_TRY(zb_chunk_backward_input(grp->chunk, &run));
         ZB_TRY(zb_chunk_backward_weight(grp->chunk, &run));
     }
@@ -365,6 +423,14 @@ static void rank_main(void *arg)
 
     if (st != ZB_OK) {
         zb_abort_raise(&m->grp->ab, st, zb_error_text());
+    }
+    /* Others may still read what this rank has. */
+    if (m->stream != NULL && m->ops->stream_sync(m->stream) == ZB_OK &&
+        wait_all(m) != ZB_OK) {
+        CU_ASSERT(zb_abort_is_raised(&m->grp->ab));
+    }
+    if (m->grp->o->has_groups && m->dev != NULL) {
+        zb_coll_leave(m->grp->coll, m->rank);
     }
     if (m->stream != NULL) {
         m->ops->stream_free(m->stream);
@@ -395,9 +461,19 @@ static void open_group(struct group *grp)
     ZBT_OK(zb_backend_open(o->backend != NULL ? o->backend : "cpu", &be,
                            &grp->be));
     ZBT_OK(zb_chunk_new(grp->g, 0, zb_graph_n_layers(grp->g), &grp->bind,
-                        ZB_RECOMPUTE_NONE, &grp->chunk));
+                        o->recompute, &grp->chunk));
     zb_abort_init(&grp->ab);
     zb_barrier_init(&grp->bar, (uint32_t)grp->n);
+    if (o->has_groups) {
+        const struct zb_coll_group_opts opts = {
+            .ops = grp->be->ops,
+            .name = "sp group",
+            .n_members = grp->n,
+            .n_under_way = 1,
+        };
+
+        ZBT_OK(zb_coll_group_new(&opts, &grp->ab, &grp->coll));
+    }
 }
 
 static enum zb_status close_group(struct group *grp)
@@ -411,6 +487,7 @@ static enum zb_status close_group(struct group *grp)
         printf("\n%s\n", zb_check_report_text(grp->be, i));
         CU_FAIL("a report of the check backend");
     }
+    zb_coll_group_free(grp->coll);
     zb_chunk_free(grp->chunk);
     zb_backend_close(grp->be);
     zb_abort_release(&grp->ab);

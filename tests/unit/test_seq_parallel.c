@@ -58,7 +58,7 @@ static struct zb_model *model_of(const struct model_case *c,
     const struct zb_model_opts opts = {
         .max_seq = c->seq,
         .has_key_mask = c->has_key_mask,
-        .parallel = par,
+        .par = par,
     };
     struct zb_model *m;
 
@@ -102,8 +102,11 @@ static void run_one(const struct zb_graph *g, zb_real *const *params,
     const int first[] = {0, zb_graph_n_layers(g)};
     const void *data[3] = {in->data[0], in->data[1], in->data[2]};
     const struct rig_batch batch = {ROWS, (int)seq, data};
-    const struct rig_opts opts = {.n_chunks = 1, .first = first, .seed = 5,
-                                  .step = 7, .is_eval = is_eval,
+    const struct rig_opts opts = {.n_chunks = 1,
+                                  .first = first,
+                                  .seed = 5,
+                                  .step = 7,
+                                  .is_eval = is_eval,
                                   .no_backward = is_eval};
 
     rig_run(g, params, &batch, &opts, r);
@@ -158,8 +161,8 @@ static void expect_same(const char *what, const struct zb_graph *g,
 static void check_case(const struct model_case *c, enum zb_seq_mode mode,
                        int sp, const struct sp_opts *how)
 {
-    const struct zb_parallel par = {.tp = 1, .sp = sp, .mode = mode,
-                                    .vocab_multiple = 1};
+    const struct zb_parallel par = {
+        .tp = 1, .sp = sp, .mode = mode, .vocab_multiple = 1};
     struct zb_model *one = model_of(c, NULL), *many = model_of(c, &par);
     const struct zb_graph *g = zb_model_graph(one);
     zb_real **params = rig_params(g, 3);
@@ -221,14 +224,238 @@ static void evaluation_equals_one_device(void)
     check_all(ZB_SEQ_RING, &how);
 }
 
+static void groups_equal_one_device(void)
+{
+    const struct sp_opts how = {.has_groups = 1, .n_threads = 2};
+
+    check_all(ZB_SEQ_ALL_TO_ALL, &how);
+    check_all(ZB_SEQ_RING, &how);
+}
+
 /* Delays between operations, accesses checked. */
 static void check_backend_has_no_report(void)
 {
-    const struct sp_opts how = {.backend = "check", .delay_seed = 3};
+    struct sp_opts how = {.backend = "check", .delay_seed = 3};
 
     for (size_t i = 0; i < 4; i++) {
+        how.has_groups = i > 1;
         check_case(&cases[i], ZB_SEQ_RING, 2 + 2 * (int)(i % 2), &how);
         check_case(&cases[i], ZB_SEQ_ALL_TO_ALL, 4 - 2 * (int)(i % 2), &how);
+        how.delay_seed++;
+    }
+}
+
+/* Whatever the team, whoever exchanges, whatever is computed again. */
+static void two_runs_have_the_same_bits(void)
+{
+    static const enum zb_seq_mode modes[] = {ZB_SEQ_ALL_TO_ALL, ZB_SEQ_RING};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(modes); i++) {
+        const struct zb_parallel par = {.tp = 1, .sp = 4, .mode = modes[i],
+                                        .vocab_multiple = 1};
+        struct zb_model *m = model_of(&cases[1], &par);
+        const struct zb_graph *g = zb_model_graph(m);
+        zb_real **params = rig_params(g, 4);
+        struct inputs in;
+        struct sp_batch batch = {ROWS, cases[1].seq, in.data};
+        struct sp_opts how = {.loss_scale = 1};
+        struct sp_result a, b;
+
+        make_inputs(g, cases[1].seq, &in);
+        ZBT_OK(sp_run(g, params, &batch, &how, &a));
+        how.n_threads = 3;
+        how.has_groups = 1;
+        how.recompute = ZB_RECOMPUTE_FULL;
+        ZBT_OK(sp_run(g, params, &batch, &how, &b));
+        CU_ASSERT(a.loss == b.loss);
+        for (int p = 0; p < a.n_params; p++) {
+            CU_ASSERT_EQUAL(memcmp(a.grad[p], b.grad[p],
+                                   (size_t)elems(g, p) * sizeof(double)),
+                            0);
+        }
+        sp_result_free(&a);
+        sp_result_free(&b);
+        rig_params_free(g, params);
+        zb_model_free(m);
+    }
+}
+
+/* ---- attention by itself ------------------------------------------------- */
+
+struct attn_case {
+    int n_q, n_kv, causal, has_mask;
+    int is_woven; /* heads of q, k and v lie between each other */
+};
+
+static const struct attn_case attns[] = {
+    {8, 4, 0, 0, 0}, {4, 4, 0, 1, 0}, {8, 2, 1, 1, 0},
+    {4, 1, 0, 1, 0}, {8, 8, 1, 0, 1},
+};
+
+enum { CLASSES = 32, WIDTH = 6, ATTN_SEQ = 24 };
+
+/* Heads of q, k and v: [B,T,heads,D] each. */
+static void make_heads(struct zb_graph *g, const struct attn_case *c, int x,
+                       int out[3])
+{
+    const int64_t n = c->n_q + 2 * c->n_kv, d = CLASSES / c->n_q;
+    const int64_t first[3] = {0, c->n_q, c->n_q + c->n_kv};
+    const int64_t heads[3] = {c->n_q, c->n_kv, c->n_kv};
+    int64_t dim[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ), n, d};
+
+    if (c->is_woven) {
+        dim[2] = c->n_q;
+        dim[3] = 3 * d;
+        x = zb_g_reshape(g, x, 4, dim);
+    }
+    for (int i = 0; i < 3; i++) {
+        dim[2] = heads[i];
+        dim[3] = d;
+        out[i] = c->is_woven
+                     ? zb_g_slice(g, x, i * d, d)
+                     : zb_g_reshape(
+                           g, zb_g_slice(g, x, first[i] * d, heads[i] * d), 4,
+                           dim);
+    }
+}
+
+/* Attention over projections of rows of a table, then cross-entropy. */
+static struct zb_graph *attention_graph(const struct attn_case *c,
+                                        const struct zb_parallel *par)
+{
+    const int64_t b = ZB_DIM(ZB_SYM_BATCH), t = ZB_DIM(ZB_SYM_SEQ);
+    const int64_t bt[] = {b, t};
+    const int64_t keys[] = {b, par != NULL ? ZB_DIM(ZB_SYM_FULL) : t};
+    const int64_t table[] = {VOCAB, WIDTH};
+    const int64_t w[] = {(c->n_q + 2 * c->n_kv) * (CLASSES / c->n_q), WIDTH};
+    const struct zb_param_opts normal = {.init = ZB_INIT_NORMAL, .std = 1};
+    struct zb_attn_opts o = {.causal = c->causal, .scale = 0.6,
+                             .dropout = 0.25, .key_mask = ZB_G_NONE};
+    struct zb_graph *g;
+    int ids, labels, x, qkv[3];
+
+    ZBT_OK(par != NULL ? zb_graph_new_parallel(par, &g) : zb_graph_new(&g));
+    ids = zb_g_data(g, "input_ids", ZB_DTYPE_I32, 2, bt);
+    labels = zb_g_data(g, "labels", ZB_DTYPE_I32, 2, bt);
+    if (c->has_mask) {
+        o.key_mask = zb_g_data(g, "mask", ZB_DTYPE_I32, 2, keys);
+    }
+    zb_g_layer(g, "all");
+    x = zb_g_embedding(g, ids, zb_g_param(g, "table", 2, table, &normal), -1);
+    x = zb_g_linear(g, x, zb_g_param(g, "w", 2, w, &normal), ZB_G_NONE, 0);
+    make_heads(g, c, x, qkv);
+    x = zb_g_attention(g, qkv[0], qkv[1], qkv[2], &o);
+    zb_g_loss(g, zb_g_xent(g, x, labels), labels);
+    ZBT_OK(zb_graph_finish(g));
+    return g;
+}
+
+static double loss_at(const struct zb_graph *g, zb_real *const *params,
+                      const struct sp_batch *batch, struct sp_opts opts)
+{
+    struct sp_result r;
+    double loss;
+
+    opts.no_backward = 1;
+    ZBT_OK(sp_run(g, params, batch, &opts, &r));
+    loss = r.loss;
+    sp_result_free(&r);
+    return loss;
+}
+
+/* A few elements of each parameter, moved. */
+static void expect_derivative(const struct zb_graph *g, zb_real **params,
+                              const struct sp_batch *batch,
+                              const struct sp_opts *opts,
+                              const struct sp_result *r)
+{
+    const double h = 1e-5;
+
+    for (int p = 0; p < r->n_params; p++) {
+        int64_t n = elems(g, p);
+        double scale = norm(r->grad[p], NULL, n) / sqrt((double)n);
+
+        for (int64_t i = 0; i < n; i += n / 6) {
+            zb_real x = params[p][i];
+            double up, down;
+
+            params[p][i] = x + h;
+            up = loss_at(g, params, batch, *opts);
+            params[p][i] = x - h;
+            down = loss_at(g, params, batch, *opts);
+            params[p][i] = x;
+            CU_ASSERT_DOUBLE_EQUAL(r->grad[p][i], (up - down) / (2 * h),
+                                   1e-6 * (scale + fabs(r->grad[p][i])));
+        }
+    }
+}
+
+static void check_attention(const struct attn_case *c, enum zb_seq_mode mode,
+                            int sp)
+{
+    const struct zb_parallel par = {.tp = 1, .sp = sp, .mode = mode,
+                                    .vocab_multiple = 1};
+    struct zb_graph *one = attention_graph(c, NULL);
+    struct zb_graph *g = attention_graph(c, &par);
+    zb_real **params = rig_params(one, 8);
+    struct inputs in;
+    struct sp_batch batch = {ROWS, ATTN_SEQ, in.data};
+    struct sp_opts opts = {.seed = 5, .step = 7};
+    struct rig_result want;
+    struct sp_result got;
+    char what[64];
+
+    snprintf(what, sizeof(what), "attention %d, mode %d, sp %d",
+             (int)(c - attns), (int)mode, sp);
+    make_inputs(g, ATTN_SEQ, &in);
+    run_one(one, params, &in, ATTN_SEQ, 0, &want);
+    opts.loss_scale = 1 / in.n_valid;
+    ZBT_OK(sp_run(g, params, &batch, &opts, &got));
+    expect_same(what, one, &want, &got, 1e-12);
+    expect_derivative(g, params, &batch, &opts, &got);
+    sp_result_free(&got);
+    rig_result_free(&want);
+    rig_params_free(one, params);
+    zb_graph_free(one);
+    zb_graph_free(g);
+}
+
+static void attention_has_the_gradient_of_its_loss(void)
+{
+    for (size_t i = 0; i < ZB_COUNT_OF(attns); i++) {
+        check_attention(&attns[i], ZB_SEQ_RING, 2);
+        check_attention(&attns[i], ZB_SEQ_RING, 3);
+        check_attention(&attns[i], ZB_SEQ_ALL_TO_ALL, i % 2 == 0 ? 2 : 4);
+    }
+}
+
+/* ---- mistakes ------------------------------------------------------------ */
+
+static void heads_that_can_not_be_shared_are_refused(void)
+{
+    static const struct {
+        const char *json;
+        int sp;
+        const char *word;
+    } bad[] = {
+        {GPT2 "}", 3, "4 query heads"},
+        {"{\"model_type\": \"llama\", \"vocab_size\": 9, \"hidden_size\": 48,"
+         " \"intermediate_size\": 8, \"num_hidden_layers\": 1,"
+         " \"num_attention_heads\": 12, \"num_key_value_heads\": 3}",
+         4, "3 key heads"},
+    };
+
+    for (size_t i = 0; i < ZB_COUNT_OF(bad); i++) {
+        const struct zb_parallel par = {.tp = 1, .sp = bad[i].sp,
+                                        .mode = ZB_SEQ_ALL_TO_ALL,
+                                        .vocab_multiple = 1};
+        const struct zb_model_opts opts = {.par = &par};
+        struct zb_model *m;
+
+        CU_ASSERT(zb_model_from_json(bad[i].json, "c.json", &opts, &m) !=
+                  ZB_OK);
+        CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), bad[i].word));
+        CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "sp_size"));
     }
 }
 
@@ -238,7 +465,11 @@ int main(void)
         ZBT_CASE(all_to_all_equals_one_device),
         ZBT_CASE(ring_equals_one_device),
         ZBT_CASE(evaluation_equals_one_device),
+        ZBT_CASE(groups_equal_one_device),
         ZBT_CASE(check_backend_has_no_report),
+        ZBT_CASE(two_runs_have_the_same_bits),
+        ZBT_CASE(attention_has_the_gradient_of_its_loss),
+        ZBT_CASE(heads_that_can_not_be_shared_are_refused),
     };
 
     return zbt_run("seq_parallel", list, ZB_COUNT_OF(list));
