@@ -27,7 +27,7 @@ static const struct zb_conf_choice format_choices[] = {
 
 static const struct zb_conf_choice sp_mode_choices[] = {
     {"all_to_all", ZB_CONF_SP_ALL_TO_ALL, NULL},
-    {"ring_attn", ZB_CONF_SP_RING_ATTN, "ring attention"},
+    {"ring_attn", ZB_CONF_SP_RING_ATTN, NULL},
     {"split_gather", ZB_CONF_SP_SPLIT_GATHER, NULL},
     {NULL, 0, NULL},
 };
