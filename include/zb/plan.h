@@ -119,7 +119,9 @@ struct zb_plan_input {
     double *f_cost, *b_cost, *w_cost; /* time of F, B, W */
     double c_cost;                    /* latency of a message between stages */
     /* Change of memory: f_mem >= 0 counted from F's start, b_mem and w_mem <= 0
-     * from the end of B and W; f_mem + b_mem + w_mem = 0. BW frees both. */
+     * from the end of B and W; f_mem + b_mem + w_mem = 0. BW frees both. b_mem
+     * may be > 0 (B makes again what F did not keep): then it counts from B's
+     * start, and BW holds it while it runs. */
     double *f_mem, *b_mem, *w_mem;
     double *max_mem; /* [n_stage], hard limit; INFINITY = none */
 };

@@ -106,7 +106,8 @@ static void set_chunk(const struct chains *ch, int stage, int c,
     k->b = b_cost(ch, v);
     k->w = w_cost(ch, v);
     k->f_mem = in->f_mem[v];
-    k->w_held = ch->is_fused ? 0 : -in->w_mem[v];
+    /* What B adds is left out: then all formulas hold, for less memory. */
+    k->w_held = ch->is_fused ? 0 : fmin(-in->w_mem[v], k->f_mem);
     k->to_f = ch->f_start[v] - ch->f_start[stage];
     k->to_b = ch->f_start[ch->n] - ch->f_start[stage] + ch->b_end[v] - k->b;
     k->after_b = ch->b_after[v];

@@ -443,16 +443,15 @@ static enum zb_status check_stage_memory(const struct zb_schedule *s, int stage,
     char text[NODE_TEXT_MAX], a[ZB_PLAN_NUMBER_MAX], b[ZB_PLAN_NUMBER_MAX];
 
     for (size_t i = 0; i < st->n; i++) {
-        if (!zb_node_is_compute(st->node[i].type)) {
-            continue;
-        }
-        mem += zb_plan_node_mem(s, in, stage, &st->node[i]);
-        if (st->node[i].type == ZB_NODE_F && mem > limit) {
+        double need = zb_plan_node_need(s, in, stage, &st->node[i]);
+
+        if (need > 0 && mem + need > limit) {
             zb_plan_node_text(s, stage, i, text, sizeof(text));
             return zb_fail(ZB_ECONFIG, "%s needs memory %s, the limit is %s",
-                           text, zb_plan_number(mem, a),
+                           text, zb_plan_number(mem + need, a),
                            zb_plan_number(in->max_mem[stage], b));
         }
+        mem += zb_plan_node_mem(s, in, stage, &st->node[i]);
     }
     return ZB_OK;
 }

@@ -108,6 +108,11 @@ double zb_plan_node_mem(const struct zb_schedule *s,
                         const struct zb_plan_input *in, int stage,
                         const struct zb_node *node);
 
+/* What a node needs beyond what its stage holds before it. */
+double zb_plan_node_need(const struct zb_schedule *s,
+                         const struct zb_plan_input *in, int stage,
+                         const struct zb_node *node);
+
 /* makespan, span and bubble rate from the nodes' times. */
 void zb_plan_measure(struct zb_schedule *s);
 

@@ -7,10 +7,11 @@
  * so a stage never misses an input that would have been there in time.
  *
  * Memory. An F of chunk c is only started when, with all waiting Ws done, there
- * is still room for one F of each later chunk of the stage. The oldest
- * microbatch can then always go on: whatever younger ones hold was there
- * when that room was left, and older ones hold nothing any more. So the only
- * thing a stage needs is room for one microbatch in all its chunks.
+ * is still room for one F of each later chunk of the stage and for the B that
+ * needs most, if one needs any. The oldest microbatch can then always go on:
+ * whatever younger ones hold was there when that room was left, and older ones
+ * hold nothing any more; with Ws done, a B needs no more than was left for it.
+ * So the only thing a stage needs is room for one microbatch in all its chunks.
  */
 #include "config.h"
 #include "plan/plan_int.h"
@@ -84,6 +85,17 @@ static double later_chunks(const struct list *l, int stage, int chunk)
     return sum;
 }
 
+/* Room that is left for a B that needs some. */
+static double room_for_b(const struct list *l, int stage)
+{
+    double most = 0;
+
+    for (int c = 0; c < l->in->n_chunk; c++) {
+        most = fmax(most, l->in->b_mem[virtual_of(l, stage, c)]);
+    }
+    return most;
+}
+
 static void take_if_better(struct choice *best, struct choice c)
 {
     if (c.start < best->start ||
@@ -130,7 +142,7 @@ static void offer_f(const struct list *l, int stage, int chunk,
     }
     if (!(l->flags & ZB_PLAN_LIST_FORWARD)) {
         if (l->mem[stage] + l->waiting[stage] + f_mem +
-                later_chunks(l, stage, chunk) >
+                later_chunks(l, stage, chunk) + room_for_b(l, stage) >
             limit) {
             return;
         }
@@ -144,22 +156,30 @@ static void offer_f(const struct list *l, int stage, int chunk,
     take_if_better(best, f);
 }
 
+/* A B that needs room lets waiting Ws go first; that is enough. */
 static void offer_b(const struct list *l, int stage, int chunk,
                     struct choice *best)
 {
     int virt = virtual_of(l, stage, chunk);
-    double at;
+    double limit = l->in->max_mem[stage] * SLACK, at;
+    struct choice b;
 
     if (l->count[virt][ZB_NODE_B] >= l->count[virt][ZB_NODE_F]) {
         return;
     }
     at = ready(l, ZB_NODE_B, stage, virt);
-    if (at >= 0) {
-        take_if_better(best, (struct choice){.start = fmax(at, l->clock[stage]),
-                                             .rank = virt,
-                                             .type = ZB_NODE_B,
-                                             .chunk = chunk});
+    if (at < 0) {
+        return;
     }
+    b = (struct choice){.start = fmax(at, l->clock[stage]),
+                        .rank = virt,
+                        .type = ZB_NODE_B,
+                        .chunk = chunk};
+    if (l->in->b_mem[virt] > 0 && l->mem[stage] + l->in->b_mem[virt] > limit) {
+        b = oldest_w(l, stage);
+        b.rank = virt;
+    }
+    take_if_better(best, b);
 }
 
 static struct choice choose(const struct list *l, int stage)

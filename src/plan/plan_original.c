@@ -57,7 +57,8 @@ static int is_in_reach(const struct zb_plan_input *in,
            zb_plan_is_uniform(in->f_mem, n) &&
            zb_plan_is_uniform(in->b_mem, n) &&
            zb_plan_is_uniform(in->w_mem, n) && avg->cost[0] > 0 &&
-           avg->cost[1] > 0 && avg->max_mem >= n * avg->mem[0];
+           avg->cost[1] > 0 && avg->mem[1] <= 0 &&
+           avg->max_mem >= n * avg->mem[0];
 }
 
 /* The generator's nodes. Its times end - cost may miss the end of an input by
@@ -184,12 +185,15 @@ enum zb_status zb_plan_check_room(const struct zb_plan_input *in)
     char need[ZB_PLAN_NUMBER_MAX], have[ZB_PLAN_NUMBER_MAX];
 
     for (int i = 0; i < in->n_stage; i++) {
-        double sum = 0;
+        double sum = 0, most = 0;
 
         for (int c = 0; c < in->n_chunk; c++) {
-            sum +=
-                in->f_mem[zb_virtual_stage(in->placement, in->n_stage, i, c)];
+            int v = zb_virtual_stage(in->placement, in->n_stage, i, c);
+
+            sum += in->f_mem[v];
+            most = fmax(most, in->b_mem[v]);
         }
+        sum += most;
         if (sum > in->max_mem[i] * (1 + 1e-9)) {
             return zb_fail(ZB_EINFEASIBLE,
                            "memory limit %s of stage %d is too small: one "

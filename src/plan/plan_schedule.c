@@ -217,11 +217,11 @@ static enum zb_status check_memory(const struct zb_plan_input *in, int v)
 {
     double f = in->f_mem[v], b = in->b_mem[v], w = in->w_mem[v];
 
-    if (!(f >= 0 && f <= MOST && b <= 0 && w <= 0 &&
-          fabs(f + b + w) <= 1e-9 * f)) {
+    if (!(f >= 0 && f <= MOST && -w <= MOST && w <= 0 &&
+          fabs(f + b + w) <= 1e-9 * fmax(f, -w))) {
         return zb_fail(ZB_EINVAL,
                        "memory of virtual stage %d is F %g, B %g, W %g: F "
-                       "must be from 0 to %g, B and W <= 0, the sum 0",
+                       "must be from 0 to %g, W <= 0, the sum 0",
                        v, f, b, w, MOST);
     }
     return ZB_OK;

@@ -270,6 +270,23 @@ double zb_plan_node_mem(const struct zb_schedule *s,
     }
 }
 
+double zb_plan_node_need(const struct zb_schedule *s,
+                         const struct zb_plan_input *in, int stage,
+                         const struct zb_node *node)
+{
+    int virt = zb_plan_virtual(s, stage, node->chunk);
+
+    switch (node->type) {
+    case ZB_NODE_F:
+        return in->f_mem[virt];
+    case ZB_NODE_B:
+    case ZB_NODE_BW:
+        return fmax(0, in->b_mem[virt]);
+    default:
+        return 0;
+    }
+}
+
 void zb_plan_measure_memory(struct zb_schedule *s,
                             const struct zb_plan_input *in)
 {
@@ -277,8 +294,10 @@ void zb_plan_measure_memory(struct zb_schedule *s,
         double mem = 0, peak = 0;
 
         for (size_t j = 0; j < s->stages[i].n; j++) {
-            mem += zb_plan_node_mem(s, in, i, &s->stages[i].node[j]);
-            peak = fmax(peak, mem);
+            const struct zb_node *node = &s->stages[i].node[j];
+
+            peak = fmax(peak, mem + zb_plan_node_need(s, in, i, node));
+            mem += zb_plan_node_mem(s, in, i, node);
         }
         s->peak_mem[i] = s->is_forward_only ? 0 : peak;
     }

@@ -484,8 +484,10 @@ static double highest_memory(const struct svg *g)
         double mem = 0;
 
         for (size_t j = 0; j < g->s->stages[i].n; j++) {
-            mem += zb_plan_node_mem(g->s, in, i, &g->s->stages[i].node[j]);
-            peak = fmax(peak, mem);
+            const struct zb_node *node = &g->s->stages[i].node[j];
+
+            peak = fmax(peak, mem + zb_plan_node_need(g->s, in, i, node));
+            mem += zb_plan_node_mem(g->s, in, i, node);
         }
         if (isfinite(in->max_mem[i])) {
             limit = fmax(limit, in->max_mem[i]);
@@ -499,11 +501,20 @@ static double curve_y(const struct svg *g, double mem)
     return g->highest > 0 ? CURVE * (1 - fmax(mem, 0) / g->highest) : CURVE;
 }
 
-/* F adds at its start, B and W give back at their end. */
+/* What a node needs it takes at its start, what it frees it gives back at its
+ * end. */
+static void step_to(const struct svg *g, double time, double mem)
+{
+    fputc('H', g->f);
+    put_px(g->f, time * g->scale);
+    fputc('V', g->f);
+    put_px(g->f, curve_y(g, mem));
+}
+
 static double write_curve(const struct svg *g, int stage)
 {
     const struct zb_stage_nodes *st = &g->s->stages[stage];
-    double mem = 0, peak = 0;
+    double mem = 0, peak = 0, need, change;
 
     fputs("<path class=\"area\" d=\"M0 ", g->f);
     put_px(g->f, CURVE);
@@ -513,13 +524,16 @@ static double write_curve(const struct svg *g, int stage)
         if (!zb_node_is_compute(node->type)) {
             continue;
         }
-        mem += zb_plan_node_mem(g->s, g->style->in, stage, node);
-        peak = fmax(peak, mem);
-        fputc('H', g->f);
-        put_px(g->f,
-               (node->type == ZB_NODE_F ? node->start : node->end) * g->scale);
-        fputc('V', g->f);
-        put_px(g->f, curve_y(g, mem));
+        need = zb_plan_node_need(g->s, g->style->in, stage, node);
+        change = zb_plan_node_mem(g->s, g->style->in, stage, node);
+        peak = fmax(peak, mem + need);
+        if (need > 0) {
+            step_to(g, node->start, mem + need);
+        }
+        mem += change;
+        if (need != change) {
+            step_to(g, node->end, mem);
+        }
     }
     fputc('V', g->f);
     put_px(g->f, CURVE);

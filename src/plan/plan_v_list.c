@@ -8,9 +8,10 @@
  * inputs that are there by then.
  *
  * Memory. F of the left leg only starts when, with all waiting Ws done, there
- * is still room for one F of the right leg. The oldest microbatch can then
- * always go on: whatever younger ones hold was there when that room was left,
- * and older ones hold nothing any more.
+ * is still room for one F of the right leg, and for the B that needs most, if
+ * one needs any. The oldest microbatch can then always go on: whatever younger
+ * ones hold was there when that room was left, and older ones hold nothing any
+ * more.
  */
 #include "config.h"
 #include "plan/plan_v.h"
@@ -186,13 +187,17 @@ static int oldest_w(const struct zb_v_lister *l, int s)
     return has0 ? ZB_V_W0 : has1 ? ZB_V_W1 : -1;
 }
 
-/* Whether F may start: 0 no, 1 yes, 2 after some W. */
+/* Whether F or B may start: 0 no, 1 yes, 2 after some W. */
 static int has_room(const struct zb_v_lister *l, int s, int type)
 {
     const struct zb_v *v = l->v;
     const struct stage *st = &l->stage[s];
     double need = st->mem + v->mem[s][type];
     double reserve = type == ZB_V_F0 ? v->mem[s][ZB_V_F1] : 0;
+
+    if (type <= ZB_V_F1) {
+        reserve += fmax(0, fmax(v->mem[s][ZB_V_B0], v->mem[s][ZB_V_B1]));
+    }
 
     if (need + st->waiting + reserve > v->limit[s]) {
         return 0;
@@ -215,7 +220,7 @@ static void look(const struct zb_v_lister *l, int s, struct choice *now,
     *now = *later = (struct choice){.type = -1, .start = INFINITY,
                                     .prio = INFINITY};
     for (int t = ZB_V_F0; t <= ZB_V_B1; t++) {
-        int room = 1;
+        int room;
         struct choice c = {.type = t};
 
         if (st->n[t] == l->v->m ||
@@ -227,11 +232,9 @@ static void look(const struct zb_v_lister *l, int s, struct choice *now,
             continue;
         }
         c.prio = st->n[t] * l->v->work + l->time[s][t];
-        if (t <= ZB_V_F1) {
-            room = has_room(l, s, t);
-            if (room == 0) {
-                continue;
-            }
+        room = has_room(l, s, t);
+        if (room == 0) {
+            continue;
         }
         if (t == ZB_V_F0 && c.prio > clock + l->rule->ahead * l->v->work) {
             c.start = fmax(c.start, c.prio - l->rule->ahead * l->v->work);

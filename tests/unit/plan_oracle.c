@@ -293,6 +293,7 @@ double plan_oracle_peak(const struct zb_schedule *s,
     /* At each F: what has come in and not gone out, each node asked anew. */
     b.n_virtual = s->n_stage * s->n_chunk;
     for (size_t j = 0; j < s->stages[stage].n; j++) {
+        const struct zb_node *last = &s->stages[stage].node[j];
         double held = 0;
 
         for (size_t k = 0; k <= j; k++) {
@@ -304,6 +305,11 @@ double plan_oracle_peak(const struct zb_schedule *s,
                     : node->type == ZB_NODE_W  ? in->w_mem[v]
                     : node->type == ZB_NODE_BW ? -in->f_mem[v]
                                                : 0;
+        }
+        if (last->type == ZB_NODE_BW) { /* what it makes and frees */
+            int v = virt_of(&b, stage, last->chunk);
+
+            held += in->f_mem[v] + fmax(0, in->b_mem[v]);
         }
         peak = fmax(peak, held);
     }

@@ -99,6 +99,47 @@ static void makespan_and_peak_of_1f1b_follow_formula(void)
     }
 }
 
+static void let_b_add(struct zb_plan_input *in)
+{
+    for (int v = 0; v < in->n_stage * in->n_chunk; v++) {
+        in->f_mem[v] = 1;
+        in->b_mem[v] = 9;
+        in->w_mem[v] = -10;
+    }
+}
+
+/* F keeps 1, B adds 9 that W frees: a BW of 1F1B holds it on top of p - i. A V
+ * with that limit has room for one W to wait at a time. */
+static void memory_that_b_adds_counts_from_its_start(void)
+{
+    for (int p = 1; p <= 6; p++) {
+        struct zb_plan_input in;
+        struct zb_schedule *s = NULL;
+
+        input_for("1f1b", p, 8, &in);
+        let_b_add(&in);
+        ZBT_OK(zb_plan_make("1f1b", &in, &plan_quick, &s));
+        for (int i = 0; i < p; i++) {
+            CU_ASSERT_EQUAL(s->peak_mem[i], p - i + 9);
+        }
+        zb_schedule_free(s);
+        zb_plan_input_release(&in);
+        input_for("zbv", p, 8, &in);
+        let_b_add(&in);
+        set_limit(&in, 2 * p + 9);
+        ZBT_OK(zb_plan_make("zbv", &in, &plan_quick, &s));
+        for (int i = 0; i < p; i++) {
+            CU_ASSERT(s->peak_mem[i] >= 2 + 9);
+            CU_ASSERT(s->peak_mem[i] <= 2 * p + 9);
+        }
+        zb_schedule_free(s);
+        set_limit(&in, 2 + 8);
+        CU_ASSERT_EQUAL(zb_plan_make("zbv", &in, &plan_quick, &s),
+                        ZB_EINFEASIBLE);
+        zb_plan_input_release(&in);
+    }
+}
+
 static void gpipe_runs_all_forward_then_all_backward_in_order(void)
 {
     struct zb_plan_input in;
@@ -354,6 +395,10 @@ static void random_input(struct zbt_rng *r, const char *planner,
             in->b_mem[v] = -(double)zbt_rand_in(r, 0, 100);
             in->w_mem[v] = -(double)zbt_rand_in(r, 0, 100);
             in->f_mem[v] = -in->b_mem[v] - in->w_mem[v];
+            if (zbt_rand_in(r, 0, 3) == 0) { /* B needs what F did not keep */
+                in->f_mem[v] = (double)zbt_rand_in(r, 1, 20);
+                in->b_mem[v] = -in->f_mem[v] - in->w_mem[v];
+            }
         }
     }
     in->c_cost = zbt_rand_in(r, 0, 1) ? 0 : random_cost(r, is_whole);
@@ -377,7 +422,10 @@ static void check_peaks(const struct zb_schedule *s,
             int v = zb_virtual_stage(s->placement, s->n_stage, i, node->chunk);
 
             mem += node->type == ZB_NODE_F ? in->f_mem[v] : 0;
-            peak = fmax(peak, mem);
+            peak = fmax(peak, mem + (node->type == ZB_NODE_B ||
+                                             node->type == ZB_NODE_BW
+                                         ? fmax(0, in->b_mem[v])
+                                         : 0));
             mem += node->type == ZB_NODE_B    ? in->b_mem[v]
                    : node->type == ZB_NODE_W  ? in->w_mem[v]
                    : node->type == ZB_NODE_BW ? -in->f_mem[v]
@@ -650,6 +698,7 @@ int main(void)
         ZBT_CASE(virtual_stage_of_v_runs_down_and_up),
         ZBT_CASE(virtual_stage_and_local_chunk_are_inverse),
         ZBT_CASE(makespan_and_peak_of_1f1b_follow_formula),
+        ZBT_CASE(memory_that_b_adds_counts_from_its_start),
         ZBT_CASE(gpipe_runs_all_forward_then_all_backward_in_order),
         ZBT_CASE(forward_only_linear_follows_formula),
         ZBT_CASE(forward_only_every_placement_has_each_f_once),
