@@ -306,8 +306,9 @@ enum zb_recompute {
     ZB_RECOMPUTE_SELECTIVE, /* what is cheap and worth it: norms, activations,
                                dropout, rope, sums; products and attention are
                                kept */
-    ZB_RECOMPUTE_FULL       /* all but what enters a layer, one layer at a time,
+    ZB_RECOMPUTE_FULL,      /* all but what enters a layer, one layer at a time,
                                right before its backward */
+    ZB_N_RECOMPUTES
 };
 
 /* "none", "selective", "full" */

@@ -101,8 +101,8 @@ struct zb_session_opts {
     int check_delay_us;   /* check backend */
     double sim_ns_per_cost; /* sim backend: the planner's unit of time */
     enum zb_recompute recompute;
-    /* 1: "auto" compares all ways to recompute, where memory is limited and
-     * costs are not given, and `recompute` is only one of them. */
+    /* 1: "auto" compares all ways to recompute, `recompute` being one of them,
+     * where memory is limited to a number of bytes and costs are not given. */
     int may_change_recompute;
     /* sim backend: time of reducing gradients and gathering parameters. */
     double sim_link_ns_per_byte, sim_link_latency_ns;

@@ -314,7 +314,9 @@ static const struct zb_conf_opt table[] = {
      .help = "Steps between progress lines; log.jsonl has every step."},
     {ROW(train, recompute, ENUM, "none"), .choices = recompute_choices,
      .help = "What B computes again, with the same bits, instead of F keeping "
-             "it: what is cheap, or all of a layer but what enters it."},
+             "it: what is cheap, or all of a layer but what enters it. Where "
+             "it is not set, pp_style = auto within device_mem or a max_mem in "
+             "bytes compares all three."},
     {ROW(train, threads_per_device, INT, "auto"), RANGE(0, 1024),
      .word = "auto",
      .help = "Threads of a cpu device; auto: max(1, cores / devices)."},

@@ -137,6 +137,7 @@ struct zb_layout {
 /* A planner that pp_style = auto looked at. */
 struct zb_run_row {
     const char *planner;
+    enum zb_recompute recompute;
     int is_possible;
     double step; /* ms; where costs are given, in their unit */
     double bubble, plan_ms;
@@ -248,9 +249,11 @@ int64_t zb_run_search_moves(double step_ns);
  * plan may take `share` of the effort. */
 int zb_run_cut_tries(double step_ns, double share, size_t n_nodes);
 
-/* run_auto.c: pp_style = auto. */
+/* run_auto.c: pp_style = auto. *costs is of o->recompute; where other ways are
+ * compared, tables for microbatches of `max` are made for them. */
 enum zb_status zb_run_plan_fastest(const struct zb_model *model,
                                    const struct zb_session_opts *o,
+                                   const struct zb_bind *max, int may_run,
                                    struct zb_cost_table **costs,
                                    struct zb_run_plan **p_out) ZB_CHECKED;
 

@@ -14,8 +14,8 @@
 /* ---- memory of the chunks ------------------------------------------------ */
 
 /* Bytes from the graph's exact classes; a message counts at its receiver. Where
- * B leaves more for W than it frees, F counts what will be held after B: then
- * whoever starts a microbatch has room to bring it to its W. */
+ * B leaves a little more for W than it frees, F counts what will be held after
+ * B. With recompute it leaves much more, and that counts from B on. */
 static void fill_chunk(struct zb_run_plan *p, int v)
 {
     const struct zb_chunk_info *c = &p->info[v];
@@ -29,23 +29,33 @@ static void fill_chunk(struct zb_run_plan *p, int v)
                      (c->in_until == ZB_PASS_W ? in_msg : 0) +
                      (c->din_until == ZB_PASS_W ? din_msg : 0);
 
-    p->in.f_mem[v] = fmax(after_f, after_b);
+    p->in.f_mem[v] = p->o.recompute == ZB_RECOMPUTE_NONE
+                         ? fmax(after_f, after_b)
+                         : after_f;
     p->in.b_mem[v] = after_b - p->in.f_mem[v];
     p->in.w_mem[v] = -after_b;
 }
 
-/* The user's limit on activations; infinite without one. */
+/* The room that a B of a chunk needs beyond what its F kept. */
+static double need_of_b(const struct zb_run_plan *p, int v)
+{
+    return fmax(0, p->in.b_mem[v]);
+}
+
+/* The user's limit on activations; infinite without one. A multiple is one of
+ * what 1F1B would hold on the first stage, 2p F memory and the B under way. */
 static double user_limit(const struct zb_run_plan *p)
 {
-    double all = 0;
+    double all = 0, most = 0;
 
     if (p->o.max_mem <= 0) {
         return INFINITY;
     }
     for (int v = 0; v < p->n_virtual; v++) {
         all += p->in.f_mem[v];
+        most = fmax(most, need_of_b(p, v));
     }
-    return p->o.is_mem_factor ? p->o.max_mem * all : p->o.max_mem;
+    return p->o.is_mem_factor ? p->o.max_mem * (all + most) : p->o.max_mem;
 }
 
 void zb_run_fill_memory(struct zb_run_plan *p)
@@ -72,15 +82,19 @@ static enum zb_status plan_once(struct zb_run_plan *p)
     return ZB_OK;
 }
 
-/* F memory of one microbatch in all chunks of a stage. */
-static double one_microbatch(const struct zb_run_plan *p, int stage)
+/* What a stage needs to bring n microbatches through all its chunks, one B at a
+ * time. */
+static double microbatches(const struct zb_run_plan *p, int stage, int n)
 {
-    double f = 0;
+    double f = 0, most = 0;
 
     for (int k = 0; k < p->n_chunk; k++) {
-        f += p->in.f_mem[zb_virt_of(p, stage, k)];
+        int v = zb_virt_of(p, stage, k);
+
+        f += p->in.f_mem[v];
+        most = fmax(most, need_of_b(p, v));
     }
-    return f;
+    return n * f + most;
 }
 
 /* ---- without a limit from the user --------------------------------------- */
@@ -94,7 +108,7 @@ static enum zb_status plan_freely(struct zb_run_plan *p)
     enum zb_status st;
 
     for (int s = 0; s < p->n_stages && is_elastic; s++) {
-        p->in.max_mem[s] = p->n_stages * one_microbatch(p, s);
+        p->in.max_mem[s] = microbatches(p, s, p->n_stages);
     }
     st = plan_once(p);
     if (st == ZB_EINFEASIBLE && is_elastic) {
@@ -168,7 +182,7 @@ enum zb_status zb_run_device_bytes(struct zb_run_plan *p, size_t *bytes_out)
 static enum zb_status limit_to_rest(struct zb_run_plan *p)
 {
     for (int s = 0; s < p->n_stages; s++) {
-        double least = one_microbatch(p, s);
+        double least = microbatches(p, s, 1);
         size_t fixed;
 
         ZB_TRY(zb_layout_fixed_bytes(p, s, &fixed));
@@ -184,7 +198,7 @@ static void tighten(struct zb_run_plan *p, int *n_out)
 {
     *n_out = 0;
     for (int s = 0; s < p->n_stages; s++) {
-        double least = one_microbatch(p, s), limit;
+        double least = microbatches(p, s, 1), limit;
 
         if (p->layout[s].total <= p->o.device_mem) {
             continue;
@@ -204,7 +218,7 @@ static enum zb_status plan_least(struct zb_run_plan *p)
     enum zb_status st;
 
     for (int s = 0; s < p->n_stages; s++) {
-        p->in.max_mem[s] = fmin(user_limit(p), one_microbatch(p, s));
+        p->in.max_mem[s] = fmin(user_limit(p), microbatches(p, s, 1));
     }
     st = plan_once(p);
     if (st == ZB_EINFEASIBLE) {

@@ -253,7 +253,7 @@ static enum zb_status plan_new(const struct zb_model *model,
     max = largest_micro(zb_model_graph(model), o);
     ZB_TRY(zb_costs_make(zb_model_graph(model), &max, o, may_run, &costs));
     st = strcmp(o->planner, "auto") == 0
-             ? zb_run_plan_fastest(model, o, &costs, p_out)
+             ? zb_run_plan_fastest(model, o, &max, may_run, &costs, p_out)
              : zb_run_plan_make(model, o, &costs, 1, p_out);
     zb_costs_free(costs); /* where it failed */
     return st;

@@ -12,9 +12,13 @@
 static void print_chunks(const struct zb_run_plan *p, FILE *f)
 {
     fprintf(f, "layout: %d stages x %d chunks, %d microbatches of up to %lld "
-               "rows, %s\n",
+               "rows, %s",
             p->n_stages, p->n_chunk, p->o.n_micro,
             (long long)p->max.value[ZB_SYM_BATCH], p->sched->planner);
+    if (p->o.recompute != ZB_RECOMPUTE_NONE) {
+        fprintf(f, ", recompute %s", zb_recompute_str(p->o.recompute));
+    }
+    fputc('\n', f);
     if (p->n_columns > 1) {
         fprintf(f, "devices: %d = pp %d x dp %d x sp %d x tp %d, optimizer "
                    "state in %d shards\n",
@@ -55,23 +59,41 @@ static void print_memory(const struct zb_run_plan *p, FILE *f)
     }
 }
 
+/* Rows are the planners with one way to recompute, then with another. */
+static int has_recomputes(const struct zb_run_plan *p)
+{
+    return p->n_rows > 0 &&
+           p->row[0].recompute != p->row[p->n_rows - 1].recompute;
+}
+
+static void print_row(const struct zb_run_plan *p, const struct zb_run_row *r,
+                      FILE *f)
+{
+    int is_taken = strcmp(r->planner, p->planner) == 0 &&
+                   r->recompute == p->o.recompute;
+
+    fprintf(f, "%-16s ", r->planner);
+    if (has_recomputes(p)) {
+        fprintf(f, "%-10s ", zb_recompute_str(r->recompute));
+    }
+    if (r->is_possible) {
+        fprintf(f, "%12.6g %9.2f %16zu %10.2f%s\n", r->step, 100 * r->bubble,
+                r->device_bytes, r->plan_ms, is_taken ? "  taken" : "");
+    } else {
+        fprintf(f, "%s\n", r->why_not);
+    }
+}
+
 static void print_rows(const struct zb_run_plan *p, FILE *f)
 {
     if (p->n_rows > 0) {
-        fprintf(f, "%-16s %12s %9s %16s %10s\n", "planner",
+        fprintf(f, "%-16s %s%12s %9s %16s %10s\n", "planner",
+                has_recomputes(p) ? "recompute  " : "",
                 p->unit_ns > 0 ? "step ms" : "step", "bubble %",
                 "bytes at most", "plan ms");
     }
     for (int i = 0; i < p->n_rows; i++) {
-        const struct zb_run_row *r = &p->row[i];
-
-        if (r->is_possible) {
-            fprintf(f, "%-16s %12.6g %9.2f %16zu %10.2f%s\n", r->planner,
-                    r->step, 100 * r->bubble, r->device_bytes, r->plan_ms,
-                    strcmp(r->planner, p->planner) == 0 ? "  taken" : "");
-        } else {
-            fprintf(f, "%-16s %s\n", r->planner, r->why_not);
-        }
+        print_row(p, &p->row[i], f);
     }
 }
 

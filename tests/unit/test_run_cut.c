@@ -363,7 +363,8 @@ static void activation_limit_is_hard(void)
 static const struct zb_run_row *row_of(const struct zb_run_plan *p)
 {
     for (int i = 0; i < p->n_rows; i++) {
-        if (strcmp(p->row[i].planner, p->planner) == 0) {
+        if (strcmp(p->row[i].planner, p->planner) == 0 &&
+            p->row[i].recompute == p->o.recompute) {
             return &p->row[i];
         }
     }
@@ -421,6 +422,47 @@ static void auto_style_leaves_out_what_does_not_fit(void)
     o.device_mem = 1000;
     ZBT_OK(zb_run_plan_new(m, &o, &p));
     CU_ASSERT_EQUAL(zb_run_plan_check_memory(p), ZB_EINFEASIBLE);
+    zb_run_plan_free(p);
+    zb_model_free(m);
+}
+
+/* The device of the least that suffices with some way to recompute: others than
+ * that do not fit. With more memory than is needed none is the fastest. */
+static void auto_style_recomputes_where_memory_asks_for_it(void)
+{
+    struct zb_model *m = big_head("6");
+    struct zb_session_opts o = ru_opts(4, 8, N_ROWS);
+    size_t least[ZB_N_RECOMPUTES];
+    struct zb_run_plan *p;
+
+    o.planner = "auto";
+    for (int i = 0; i < ZB_N_RECOMPUTES; i++) {
+        o.recompute = (enum zb_recompute)i;
+        o.device_mem = 1000;
+        p = plan(m, &o);
+        CU_ASSERT_EQUAL(p->o.recompute, o.recompute);
+        CU_ASSERT_EQUAL(p->row[0].recompute, p->row[p->n_rows - 1].recompute);
+        least[i] = row_of(p)->device_bytes;
+        zb_run_plan_free(p);
+    }
+    printf("\n  at least %zu, %zu, %zu bytes ", least[0], least[1], least[2]);
+    CU_ASSERT_FATAL(least[2] < least[0]);
+    o.recompute = ZB_RECOMPUTE_NONE;
+    o.may_change_recompute = 1;
+    o.device_mem = least[2];
+    p = plan(m, &o);
+    ZBT_OK(zb_run_plan_check_memory(p));
+    CU_ASSERT_EQUAL(p->o.recompute, ZB_RECOMPUTE_FULL);
+    CU_ASSERT(row_of(p)->is_possible);
+    CU_ASSERT_EQUAL(p->row[0].recompute, ZB_RECOMPUTE_NONE);
+    for (int i = 0; i < p->n_rows; i++) {
+        CU_ASSERT(!p->row[i].is_possible ||
+                  row_of(p)->step <= p->row[i].step * (1 + 1e-9));
+    }
+    zb_run_plan_free(p);
+    o.device_mem = 100 * least[0];
+    p = plan(m, &o);
+    CU_ASSERT_EQUAL(p->o.recompute, ZB_RECOMPUTE_NONE);
     zb_run_plan_free(p);
     zb_model_free(m);
 }
@@ -492,7 +534,8 @@ static void budget_given_is_the_budget(void)
 
 /* ---- failing allocations ------------------------------------------------- */
 
-static void fail_each_allocation(const char *planner, size_t device_mem)
+static void fail_each_allocation(const char *planner, size_t device_mem,
+                                 int is_open)
 {
     struct zb_model *m = big_head("3");
     struct zb_session_opts o = ru_opts(2, 2, N_ROWS);
@@ -501,7 +544,8 @@ static void fail_each_allocation(const char *planner, size_t device_mem)
     o.planner = planner;
     o.device_mem = device_mem;
     o.plan.budget = 0;
-    for (unsigned k = 1;; k += zbt_is_long() ? 1 : 5) {
+    o.may_change_recompute = is_open;
+    for (unsigned k = 1;; k += zbt_is_long() ? 1 : is_open ? 1 + k / 2 : 5) {
         struct zb_run_plan *p = NULL;
         enum zb_status st;
         int failed;
@@ -522,9 +566,10 @@ static void fail_each_allocation(const char *planner, size_t device_mem)
 
 static void failing_kth_allocation_unwinds(void)
 {
-    fail_each_allocation("zbv", 0);
-    fail_each_allocation("zbv", 1000);
-    fail_each_allocation("auto", 0);
+    fail_each_allocation("zbv", 0, 0);
+    fail_each_allocation("zbv", 1000, 0);
+    fail_each_allocation("auto", 0, 0);
+    fail_each_allocation("auto", 1000, 1);
 }
 
 int main(void)
@@ -541,6 +586,7 @@ int main(void)
         ZBT_CASE(activation_limit_is_hard),
         ZBT_CASE(auto_style_takes_the_fastest_of_the_table),
         ZBT_CASE(auto_style_leaves_out_what_does_not_fit),
+        ZBT_CASE(auto_style_recomputes_where_memory_asks_for_it),
         ZBT_CASE(auto_style_compares_given_times_of_the_same_work),
         ZBT_CASE(effort_is_a_share_of_the_first_steps),
         ZBT_CASE(budget_given_is_the_budget),

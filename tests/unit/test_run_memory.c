@@ -87,11 +87,12 @@ static void planned_bytes_are_allocated_bytes(void)
     struct zb_model *m = ru_gpt2(0);
 
     for (int p = 1; p <= 4; p *= 2) {
-        for (size_t k = 0; k < ZB_COUNT_OF(planner); k++) {
+        for (size_t k = 0; k < 3 * ZB_COUNT_OF(planner); k++) {
             struct zb_session_opts o = ru_opts(p, 4, N_ROWS);
             struct zb_session *s = NULL;
 
-            o.planner = planner[k];
+            o.planner = planner[k / 3];
+            o.recompute = (enum zb_recompute)(k % 3);
             ZBT_OK(zb_session_new(m, &o, &s));
             for (int i = 0; i < p; i++) {
                 CU_ASSERT(zb_session_planned_bytes(s, i) > 0);
@@ -186,6 +187,45 @@ static void activations_follow_the_schedule(void)
     zb_model_free(m);
 }
 
+/* Of the stage that needs most. */
+static size_t most_activations(const struct zb_model *m, const char *planner,
+                               enum zb_recompute recompute)
+{
+    struct zb_session_opts o = ru_opts(4, 8, N_ROWS);
+    struct zb_run_plan *p;
+    size_t most = 0;
+
+    o.planner = planner;
+    o.recompute = recompute;
+    o.cut = ZB_CUT_UNIFORM;
+    ZBT_OK(zb_run_plan_new(m, &o, &p));
+    for (int s = 0; s < 4; s++) {
+        size_t bytes = p->layout[s].region_bytes[ZB_REGION_ACT];
+
+        most = bytes > most ? bytes : most;
+    }
+    zb_run_plan_free(p);
+    return most;
+}
+
+static void recomputing_takes_less_memory_with_any_schedule(void)
+{
+    static const char *const planner[] = {"zbv", "get_v_schedule", "1f1b",
+                                          "gpipe", "interleaved"};
+    struct zb_model *m = ru_llama();
+
+    for (size_t i = 0; i < ZB_COUNT_OF(planner); i++) {
+        size_t none = most_activations(m, planner[i], ZB_RECOMPUTE_NONE);
+        size_t some = most_activations(m, planner[i], ZB_RECOMPUTE_SELECTIVE);
+        size_t full = most_activations(m, planner[i], ZB_RECOMPUTE_FULL);
+
+        printf("\n  %s: %zu, %zu, %zu bytes ", planner[i], none, some, full);
+        CU_ASSERT(some < none);
+        CU_ASSERT(2 * full < none);
+    }
+    zb_model_free(m);
+}
+
 int main(void)
 {
     static const struct zbt_case cases[] = {
@@ -195,6 +235,7 @@ int main(void)
         ZBT_CASE(steady_steps_allocate_nothing),
         ZBT_CASE(more_microbatches_than_planned_need_no_more_buffers),
         ZBT_CASE(activations_follow_the_schedule),
+        ZBT_CASE(recomputing_takes_less_memory_with_any_schedule),
     };
     return zbt_run("run_memory", cases, ZB_COUNT_OF(cases));
 }
