@@ -37,6 +37,8 @@ static struct zb_session_opts opts_of(const struct grid *g, double max_norm)
     o.n_dp = g->dp;
     o.optim.eps = 1e-4;
     o.optim.max_norm = max_norm;
+    o.cut = ZB_CUT_UNIFORM; /* another cut has other shards: of equal sums, but
+                               norms in another order */
     return o;
 }
 
