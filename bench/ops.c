@@ -71,6 +71,8 @@ static double core_peak(void)
     return acc[0][0] > 1e30f ? 0 : best;
 }
 
+#define REAL ZB_DTYPE_REAL
+
 static zb_real *reals(struct bench *b, int64_t n)
 {
     struct zb_k_fill_normal fill = {.n = n, .seed = 1, .key = (uint64_t)n,
@@ -256,13 +258,13 @@ static void bench_norms(struct bench *b, int64_t rows, int64_t cols)
     zb_real *x = reals(b, n), *y = reals(b, n), *dy = reals(b, n);
     zb_real *g = reals(b, cols), *dg = reals(b, cols), *db = reals(b, cols);
     zb_real *mean = reals(b, rows), *rstd = reals(b, rows);
-    struct zb_k_layernorm_fwd lf = {rows, cols, 1e-5, x, g, g, y, mean, rstd};
-    struct zb_k_layernorm_bwd lb = {rows, cols, dy, x, g, mean, rstd, dy, y};
-    struct zb_k_layernorm_bwd_w lw = {rows, cols, dy, x, mean, rstd, dg, db};
-    struct zb_k_rmsnorm_fwd rf = {rows, cols, 1e-5, x, g, y, rstd};
-    struct zb_k_rmsnorm_bwd rb = {rows, cols, dy, x, g, rstd, dy, y};
-    struct zb_k_rmsnorm_bwd_w rw = {rows, cols, dy, x, rstd, dg};
-    struct zb_k_col_sum cs = {rows, cols, cols, x, dg};
+    struct zb_k_layernorm_fwd lf = {rows, cols, 1e-5, REAL, x, g, g, y, mean, rstd};
+    struct zb_k_layernorm_bwd lb = {rows, cols, REAL, dy, x, g, dy, mean, rstd, y};
+    struct zb_k_layernorm_bwd_w lw = {rows, cols, REAL, dy, x, mean, rstd, dg, db};
+    struct zb_k_rmsnorm_fwd rf = {rows, cols, 1e-5, REAL, x, g, y, rstd};
+    struct zb_k_rmsnorm_bwd rb = {rows, cols, REAL, dy, x, g, dy, rstd, y};
+    struct zb_k_rmsnorm_bwd_w rw = {rows, cols, REAL, dy, x, rstd, dg};
+    struct zb_k_col_sum cs = {rows, cols, cols, REAL, x, dg};
     double bytes = (double)n * sizeof(zb_real);
 
     measure(b, "layernorm_fwd", ZB_K_layernorm_fwd, &lf, 0, 2 * bytes);
@@ -279,16 +281,16 @@ static void bench_elementwise(struct bench *b, int64_t n)
 {
     zb_real *x = reals(b, n), *y = reals(b, n), *z = reals(b, n);
     zb_real *m = reals(b, n), *v = reals(b, n);
-    struct zb_k_act_fwd gelu = {n, ZB_ACT_GELU_TANH, x, y};
-    struct zb_k_act_bwd gelu_b = {n, ZB_ACT_GELU_TANH, z, x, y};
+    struct zb_k_act_fwd gelu = {n, ZB_ACT_GELU_TANH, REAL, x, y};
+    struct zb_k_act_bwd gelu_b = {n, ZB_ACT_GELU_TANH, REAL, z, x, y};
     struct zb_k_gated_fwd gate = {n / 512, 512, 512, 512, 512, ZB_ACT_SILU,
-                                  x, z, y};
+                                  REAL, x, z, y};
     struct zb_k_gated_bwd gate_b = {n / 512, 512, 512, 512, 512, 512, 512,
-                                    ZB_ACT_SILU, m, x, z, y, v};
-    struct zb_k_add add = {n, x, z, y};
-    struct zb_k_sumsq_f64 sum = {n, x, (double *)(void *)y};
+                                    ZB_ACT_SILU, REAL, m, x, z, y, v};
+    struct zb_k_add add = {n, REAL, x, z, y};
+    struct zb_k_sumsq_f64 sum = {n, REAL, x, (double *)(void *)y};
     struct zb_k_fill_normal normal = {.n = n, .seed = 1, .std = 1, .y = y};
-    struct zb_k_fill zero = {n, 0, v};
+    struct zb_k_fill zero = {n, 0, REAL, v};
     struct zb_k_adamw adamw = {.n = n, .t = 3, .lr = 1e-6, .beta1 = 0.9,
                                .beta2 = 0.95, .eps = 1e-8,
                                .weight_decay = 0.1, .grad_scale = 1,
@@ -312,9 +314,9 @@ static void bench_loss(struct bench *b, int64_t rows, int64_t cols)
     zb_real *x = reals(b, rows * cols), *d = reals(b, rows * cols);
     zb_real *loss = reals(b, rows), *lse = reals(b, rows);
     int32_t *label = labels(b, rows, cols);
-    struct zb_k_xent_fwd f = {rows, cols, cols, x, label, loss, lse};
-    struct zb_k_xent_bwd w = {rows, cols, cols, cols, 0,     cols,
-                              0,    1,    x,    lse,  label, d};
+    struct zb_k_xent_fwd f = {rows, cols, cols, REAL, x, label, loss, lse};
+    struct zb_k_xent_bwd w = {rows, cols, cols, cols, 0,   cols, 0,
+                              1,    REAL, x,    lse,  label, d};
     double bytes = (double)(rows * cols) * sizeof(zb_real);
 
     measure(b, "xent_fwd", ZB_K_xent_fwd, &f, 0, bytes);

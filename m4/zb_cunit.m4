@@ -7,7 +7,7 @@ AC_DEFUN([ZB_CHECK_CUNIT], [
 ])
 AC_DEFUN([ZB_WARNINGS], [
   WARN_CFLAGS=
-  m4_foreach_w([zb_flag], [-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 -Wvla -Wundef], [
+  m4_foreach_w([zb_flag], [-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 -Wvla -Wundef -Wpointer-arith], [
     zb_save_CFLAGS=$CFLAGS
     CFLAGS="$CFLAGS -Werror zb_flag"
     AC_MSG_CHECKING([whether $CC accepts zb_flag])

@@ -5,6 +5,9 @@
  * One row of ZB_KERNEL_MAP is one kernel; its parameters are struct zb_k_<name>
  * below. Pointers are device memory. "[R,C] ld" means R rows of C contiguous
  * elements with ld elements from row to row. "+=" accumulates, "=" overwrites.
+ * What a `void` pointer points to is stored in the type `dtype` (zb_real, bf16
+ * or fp16; zb_real when it is not set); all else is as the pointer says.
+ * Kernels compute in zb_real and round once, when they store.
  * All reductions have a fixed order that depends on the sizes only: not on the
  * number of threads.
  *
@@ -44,6 +47,7 @@
     X(copy)                                                                    \
     X(reduce)                                                                  \
     X(fill)                                                                    \
+    X(convert)                                                                 \
     X(scale)                                                                   \
     X(dropout)                                                                 \
     X(xent_fwd)                                                                \
@@ -70,16 +74,19 @@ enum zb_kernel {
 struct zb_k_gemm {
     int64_t m, n, k;
     int trans_a, trans_b, accumulate;
-    const zb_real *a, *b;
-    zb_real *c;
-    const zb_real *bias; /* or NULL; not together with accumulate */
+    enum zb_dtype dtype; /* of a, b and bias */
+    enum zb_dtype c_dtype; /* the same, or zb_real */
+    const void *a, *b;
+    void *c;
+    const void *bias; /* or NULL; not together with accumulate */
     int64_t lda, ldb, ldc;
 };
 
 /* y[c] += sum over rows of x[r,c]: the gradient of a bias. */
 struct zb_k_col_sum {
     int64_t rows, cols, ldx;
-    const zb_real *x;
+    enum zb_dtype dtype;
+    const void *x;
     zb_real *y;
 };
 
@@ -88,9 +95,10 @@ struct zb_k_col_sum {
  * over devices is the look-up; ids outside [0, whole) give a row of NaN. */
 struct zb_k_embedding_fwd {
     int64_t rows, cols, n_ids, first, whole, ldy;
+    enum zb_dtype dtype;
     const int32_t *id;
-    const zb_real *table; /* [n_ids, cols] */
-    zb_real *y;
+    const void *table; /* [n_ids, cols] */
+    void *y;
 };
 
 /* dtable[id[r] - first,:] += dy[r,:], rows in order; rows with id ==
@@ -98,8 +106,9 @@ struct zb_k_embedding_fwd {
  * padding_idx -1 is none. */
 struct zb_k_embedding_bwd_w {
     int64_t rows, cols, n_ids, first, whole, lddy, padding_idx;
+    enum zb_dtype dtype;
     const int32_t *id;
-    const zb_real *dy;
+    const void *dy;
     zb_real *dtable;
 };
 
@@ -116,15 +125,17 @@ struct zb_k_place {
 struct zb_k_position_fwd {
     int64_t batch, seq, cols, offset, n_pos;
     struct zb_k_place place;
-    const zb_real *x, *table;
-    zb_real *y;
+    enum zb_dtype dtype;
+    const void *x, *table;
+    void *y;
 };
 
 /* dtable[offset + row of t,:] += sum over b of dy[b,t,:]. */
 struct zb_k_position_bwd_w {
     int64_t batch, seq, cols, offset, n_pos;
     struct zb_k_place place;
-    const zb_real *dy;
+    enum zb_dtype dtype;
+    const void *dy;
     zb_real *dtable;
 };
 
@@ -133,21 +144,27 @@ struct zb_k_position_bwd_w {
 struct zb_k_layernorm_fwd {
     int64_t rows, cols;
     double eps;
-    const zb_real *x, *gamma, *beta;
-    zb_real *y, *mean, *rstd; /* mean, rstd: [rows] */
+    enum zb_dtype dtype;
+    const void *x, *gamma, *beta;
+    void *y;
+    zb_real *mean, *rstd; /* [rows] */
 };
 
 /* dx = addend + gradient of layernorm_fwd; addend may be NULL, or dx itself. */
 struct zb_k_layernorm_bwd {
     int64_t rows, cols;
-    const zb_real *dy, *x, *gamma, *mean, *rstd, *addend;
-    zb_real *dx;
+    enum zb_dtype dtype;
+    const void *dy, *x, *gamma, *addend;
+    const zb_real *mean, *rstd;
+    void *dx;
 };
 
 /* dgamma[c] += sum_r dy * xhat, dbeta[c] += sum_r dy (dbeta may be NULL). */
 struct zb_k_layernorm_bwd_w {
     int64_t rows, cols;
-    const zb_real *dy, *x, *mean, *rstd;
+    enum zb_dtype dtype;
+    const void *dy, *x;
+    const zb_real *mean, *rstd;
     zb_real *dgamma, *dbeta;
 };
 
@@ -155,19 +172,25 @@ struct zb_k_layernorm_bwd_w {
 struct zb_k_rmsnorm_fwd {
     int64_t rows, cols;
     double eps;
-    const zb_real *x, *gamma;
-    zb_real *y, *rstd;
+    enum zb_dtype dtype;
+    const void *x, *gamma;
+    void *y;
+    zb_real *rstd;
 };
 
 struct zb_k_rmsnorm_bwd {
     int64_t rows, cols;
-    const zb_real *dy, *x, *gamma, *rstd, *addend; /* addend as above */
-    zb_real *dx;
+    enum zb_dtype dtype;
+    const void *dy, *x, *gamma, *addend; /* addend as above */
+    const zb_real *rstd;
+    void *dx;
 };
 
 struct zb_k_rmsnorm_bwd_w {
     int64_t rows, cols;
-    const zb_real *dy, *x, *rstd;
+    enum zb_dtype dtype;
+    const void *dy, *x;
+    const zb_real *rstd;
     zb_real *dgamma;
 };
 
@@ -180,10 +203,11 @@ struct zb_k_rope {
     int64_t batch, seq, heads, head_dim, half, n_pos;
     struct zb_k_place place;
     int interleaved, inverse;
+    enum zb_dtype dtype;
     const zb_real *cos, *sin; /* [n_pos, half] */
-    const zb_real *x;         /* [batch, seq, heads, head_dim] */
+    const void *x;            /* [batch, seq, heads, head_dim] */
     int64_t x_row, x_head;    /* strides of seq and heads; batch = seq * row */
-    zb_real *y;
+    void *y;
     int64_t y_row, y_head;
 };
 
@@ -223,11 +247,12 @@ struct zb_k_attention_fwd {
     double scale, dropout;
     struct zb_k_philox philox;
     const int32_t *key_mask; /* [batch, whole] or NULL */
-    const zb_real *q, *k, *v;
+    enum zb_dtype dtype;     /* of all but lse */
+    const void *q, *k, *v;
     int64_t q_batch, k_batch, v_batch; /* strides of batch */
     int64_t q_row, k_row, v_row;       /* strides of seq */
     int64_t q_head, k_head, v_head;    /* strides of heads */
-    zb_real *out; /* [batch, seq, q_heads, head_dim], samples out_batch apart */
+    void *out;    /* [batch, seq, q_heads, head_dim], samples out_batch apart */
     zb_real *lse; /* [batch, q_heads, seq], heads lse_row apart */
     int64_t out_batch, lse_row;
 };
@@ -238,9 +263,9 @@ struct zb_k_attention_fwd {
  * other parts gave is added to where add_q (dq), add_kv (dk, dv) is set. */
 struct zb_k_attention_bwd {
     struct zb_k_attention_fwd fwd; /* out and lse as forward wrote them */
-    const zb_real *dout;           /* like out */
+    const void *dout;              /* like out */
     int add_q, add_kv;
-    zb_real *dq, *dk, *dv;
+    void *dq, *dk, *dv;
     int64_t dq_batch, dk_batch, dv_batch, dq_row, dk_row, dv_row;
     int64_t dq_head, dk_head, dv_head;
 };
@@ -249,9 +274,11 @@ struct zb_k_attention_bwd {
  * over one and (more, more_lse) over the other. */
 struct zb_k_attention_merge {
     int64_t batch, seq, heads, head_dim;
-    const zb_real *more;     /* [batch, seq, heads, head_dim] dense */
+    enum zb_dtype dtype;
+    const void *more;        /* [batch, seq, heads, head_dim] dense */
     const zb_real *more_lse; /* [batch, heads, seq] dense */
-    zb_real *out, *lse;      /* strides as in attention_fwd */
+    void *out;               /* strides as in attention_fwd */
+    zb_real *lse;
     int64_t out_batch, lse_row;
 };
 
@@ -261,37 +288,42 @@ enum zb_act { ZB_ACT_RELU, ZB_ACT_SILU, ZB_ACT_GELU_TANH, ZB_ACT_GELU_ERF };
 struct zb_k_act_fwd {
     int64_t n;
     enum zb_act act;
-    const zb_real *x;
-    zb_real *y;
+    enum zb_dtype dtype;
+    const void *x;
+    void *y;
 };
 
 struct zb_k_act_bwd {
     int64_t n;
     enum zb_act act;
-    const zb_real *dy, *x;
-    zb_real *dx;
+    enum zb_dtype dtype;
+    const void *dy, *x;
+    void *dx;
 };
 
 /* y = act(gate) * up; dgate = dy * up * act'(gate), dup = dy * act(gate). */
 struct zb_k_gated_fwd {
     int64_t rows, cols, ld_gate, ld_up, ld_y;
     enum zb_act act;
-    const zb_real *gate, *up;
-    zb_real *y;
+    enum zb_dtype dtype;
+    const void *gate, *up;
+    void *y;
 };
 
 struct zb_k_gated_bwd {
     int64_t rows, cols, ld_gate, ld_up, ld_dy, ld_dgate, ld_dup;
     enum zb_act act;
-    const zb_real *dy, *gate, *up;
-    zb_real *dgate, *dup;
+    enum zb_dtype dtype;
+    const void *dy, *gate, *up;
+    void *dgate, *dup;
 };
 
 /* y = a + b; y may be a. */
 struct zb_k_add {
     int64_t n;
-    const zb_real *a, *b;
-    zb_real *y;
+    enum zb_dtype dtype;
+    const void *a, *b;
+    void *y;
 };
 
 /* y[b,r,:] = x[b,r,:], element size in bytes. Blocks of rows are block_x and
@@ -308,7 +340,7 @@ struct zb_k_copy {
  * be one of them if it has the same strides, or if there is one row only. */
 #define ZB_REDUCE_MAX 16
 struct zb_k_reduce {
-    enum zb_dtype dtype; /* of all: ZB_DTYPE_REAL */
+    enum zb_dtype dtype; /* of all; rounded once, at the end */
     int n_x;             /* from 1 to ZB_REDUCE_MAX */
     int accumulate;
     int64_t n_blocks, rows, cols, block_x, ldx, block_y, ldy;
@@ -319,15 +351,25 @@ struct zb_k_reduce {
 struct zb_k_fill {
     int64_t n;
     double value;
-    zb_real *y;
+    enum zb_dtype dtype;
+    void *y;
+};
+
+/* y = x in another type; the types may be equal. */
+struct zb_k_convert {
+    int64_t n;
+    enum zb_dtype x_dtype, y_dtype;
+    const void *x;
+    void *y;
 };
 
 /* y = alpha * x; y may be x. */
 struct zb_k_scale {
     int64_t n;
     double alpha;
-    const zb_real *x;
-    zb_real *y;
+    enum zb_dtype dtype;
+    const void *x;
+    void *y;
 };
 
 /* y = addend + x * keep / (1 - p), keep drawn per element; also the gradient,
@@ -339,15 +381,17 @@ struct zb_k_dropout {
     struct zb_k_place place;
     double p;
     struct zb_k_philox philox;
-    const zb_real *x, *addend;
-    zb_real *y;
+    enum zb_dtype dtype;
+    const void *x, *addend;
+    void *y;
 };
 
 /* loss[r] = lse(logits[r,:]) - logits[r, label[r]], 0 where label == -100;
  * lse[r] as computed. Labels outside [0, cols) other than -100 give NaN. */
 struct zb_k_xent_fwd {
     int64_t rows, cols, ld;
-    const zb_real *logits;
+    enum zb_dtype dtype;
+    const void *logits;
     const int32_t *label;
     zb_real *loss, *lse;
 };
@@ -358,7 +402,8 @@ struct zb_k_xent_fwd {
  */
 struct zb_k_xent_part {
     int64_t rows, cols, ld, first;
-    const zb_real *logits;
+    enum zb_dtype dtype;
+    const void *logits;
     const int32_t *label;
     zb_real *stats; /* [rows, 3] */
 };
@@ -378,36 +423,42 @@ struct zb_k_xent_join {
 struct zb_k_xent_bwd {
     int64_t rows, cols, ld, ld_d, first, n_class, n_pad;
     double scale;
-    const zb_real *logits, *lse;
+    enum zb_dtype dtype;
+    const void *logits;
+    const zb_real *lse;
     const int32_t *label;
-    zb_real *dlogits;
+    void *dlogits;
 };
 
 /* loss[i] = (x - target)^2; dx = 2 * scale * (x - target). */
 struct zb_k_mse_fwd {
     int64_t n;
-    const zb_real *x, *target;
+    enum zb_dtype dtype;
+    const void *x, *target;
     zb_real *loss;
 };
 
 struct zb_k_mse_bwd {
     int64_t n;
     double scale;
-    const zb_real *x, *target;
-    zb_real *dx;
+    enum zb_dtype dtype;
+    const void *x, *target;
+    void *dx;
 };
 
 /* *y = sum of x[i] (or of x[i]^2), in double, in blocks of 4096 elements whose
  * sums are added in order. */
 struct zb_k_sum_f64 {
     int64_t n;
-    const zb_real *x;
+    enum zb_dtype dtype;
+    const void *x;
     double *y;
 };
 
 struct zb_k_sumsq_f64 {
     int64_t n;
-    const zb_real *x;
+    enum zb_dtype dtype;
+    const void *x;
     double *y;
 };
 
@@ -422,23 +473,29 @@ struct zb_k_fill_normal {
 
 /* AdamW (Loshchilov and Hutter 2019): g = grad_scale * grad;
  * m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * weight_decay * p;
- * p -= lr * (m / c1) / (sqrt(v / c2) + eps), c1 = 1 - b1^t, c2 = 1 - b2^t. */
+ * p -= lr * (m / c1) / (sqrt(v / c2) + eps), c1 = 1 - b1^t, c2 = 1 - b2^t.
+ * `stored`, when it is not NULL, becomes p in type dtype: p itself is then the
+ * master that no other kernel reads. */
 struct zb_k_adamw {
     int64_t n, t;
     double lr, beta1, beta2, eps, weight_decay, grad_scale;
+    enum zb_dtype dtype;
     const zb_real *grad;
     zb_real *param, *m, *v;
+    void *stored;
 };
 
 /* SGD with momentum as in PyTorch, but decoupled decay:
  * p -= lr * weight_decay * p first; g = grad_scale * grad;
  * buf = t == 1 ? g : momentum * buf + g; p -= lr * buf (p -= lr * g when
- * momentum is 0; buf may then be NULL). */
+ * momentum is 0; buf may then be NULL). `stored` as above. */
 struct zb_k_sgd {
     int64_t n, t;
     double lr, momentum, weight_decay, grad_scale;
+    enum zb_dtype dtype;
     const zb_real *grad;
     zb_real *param, *buf;
+    void *stored;
 };
 
 #endif

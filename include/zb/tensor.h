@@ -24,6 +24,8 @@ typedef float zb_real;
 
 #define ZB_DTYPE_MAP(X)                                                        \
     X(REAL, "real", sizeof(zb_real)) /* zb_real: fp32 in every product build */\
+    X(BF16, "bf16", 2)                                                         \
+    X(F16, "f16", 2)                                                           \
     X(F64, "f64", 8)                                                           \
     X(I32, "i32", 4)                                                           \
     X(U8, "u8", 1)
@@ -33,6 +35,13 @@ enum zb_dtype {
     ZB_DTYPE_MAP(ZB_X)
 #undef ZB_X
 };
+
+/* Types that activations and parameters can be stored in come first: zb_real,
+ * bf16 and fp16. Kernels compute in zb_real whatever is stored. */
+#define ZB_N_STORAGE 3
+
+/* Whether this build can store in t: the one in double stores zb_real only. */
+int zb_dtype_is_storage(enum zb_dtype t);
 
 size_t zb_dtype_bytes(enum zb_dtype t);
 const char *zb_dtype_str(enum zb_dtype t);

@@ -20,19 +20,26 @@ struct ring {
     int64_t len;      /* rows of a piece */
     int64_t kv_row;   /* elements of a row of a block: keys, values */
     int64_t kv_elems; /* of a block */
+    size_t elem;      /* bytes of an element */
 };
 
 /* A piece of the queries and one of the keys of rank `from`. */
 struct pair {
     int q, k; /* 0 or 1 */
     int from;
-    const zb_real *block;
+    const void *block;
     int is_first; /* of this piece of queries */
 };
 
 static int64_t first_row(const struct ring *r, int rank, int piece)
 {
     return r->len * (piece == 0 ? rank : 2 * r->n - 1 - rank);
+}
+
+/* Element `at` of x. */
+static void *element(const struct ring *r, const void *x, int64_t at)
+{
+    return (char *)(uintptr_t)x + at * (int64_t)r->elem;
 }
 
 static struct ring ring_of(struct zb_emit *e, const struct zb_shape *kv)
@@ -44,6 +51,7 @@ static struct ring ring_of(struct zb_emit *e, const struct zb_shape *kv)
         .rank = e->run->sp_rank,
         .len = kv->dim[1] / 2,
         .kv_row = 2 * kv->dim[2] * kv->dim[3],
+        .elem = zb_dtype_bytes(e->in[0].dtype),
     };
 
     r.kv_elems = kv->dim[0] * kv->dim[1] * r.kv_row;
@@ -67,10 +75,10 @@ static struct zb_k_attention_fwd pair_params(const struct ring *r,
 
     p.q_first = first_row(r, r->rank, at->q);
     p.k_first = first_row(r, at->from, at->k);
-    p.q += at->q * r->len * p.q_row;
-    p.k = at->block + at->k * r->len * r->kv_row;
-    p.v = p.k + r->kv_row / 2;
-    p.out += at->q * r->len * p.q_heads * p.head_dim;
+    p.q = element(r, p.q, at->q * r->len * p.q_row);
+    p.k = element(r, at->block, at->k * r->len * r->kv_row);
+    p.v = element(r, p.k, r->kv_row / 2);
+    p.out = element(r, p.out, at->q * r->len * p.q_heads * p.head_dim);
     p.lse += at->q * r->len;
     return p;
 }
@@ -82,7 +90,7 @@ static void touch_inputs(const struct ring *r, const struct pair *at)
 
     zb_emit_begin(e);
     zb_emit_touch_view(e, &e->in[0], ZB_READ);
-    zb_emit_touch(e, at->block, (size_t)r->kv_elems * sizeof(zb_real), ZB_READ);
+    zb_emit_touch(e, at->block, (size_t)r->kv_elems * r->elem, ZB_READ);
     zb_emit_touch_view(e, &e->in[3], ZB_READ);
     if (r->whole.dropout > 0) {
         zb_emit_touch(e, r->whole.philox.sample,
@@ -97,7 +105,7 @@ static enum zb_status walk(struct ring *r, const struct zb_view *kv,
                                                 const struct pair *at))
 {
     const struct zb_chunk_run *run = r->e->run;
-    size_t bytes = (size_t)r->kv_elems * sizeof(zb_real);
+    size_t bytes = (size_t)r->kv_elems * r->elem;
     int n_seen[2] = {0, 0};
 
     ZB_BUG_IF(run->coll == NULL, "%s: nothing to do collectives with",
@@ -138,14 +146,14 @@ static enum zb_status copy_heads(const struct ring *r, const struct zb_view *x,
     int n = is_dense ? 1 : (int)heads;
 
     for (int h = 0; h < n; h++) {
-        zb_real *outside = (zb_real *)x->data + h * x->stride[2];
-        zb_real *inside = (zb_real *)block->data + first + h * dim;
+        void *outside = element(r, x->data, h * x->stride[2]);
+        void *inside = element(r, block->data, first + h * dim);
         struct zb_k_copy k = {
             .rows = x->shape.dim[0] * x->shape.dim[1],
             .cols = is_dense ? heads * dim : dim,
             .ldx = is_back ? r->kv_row : x->stride[1],
             .ldy = is_back ? x->stride[1] : r->kv_row,
-            .elem_bytes = sizeof(zb_real),
+            .elem_bytes = (int64_t)r->elem,
             .x = is_back ? inside : outside,
             .y = is_back ? outside : inside,
         };
@@ -170,6 +178,7 @@ static enum zb_status merge(const struct ring *r,
         .seq = p->seq,
         .heads = p->q_heads,
         .head_dim = p->head_dim,
+        .dtype = p->dtype,
         .more = more->out,
         .more_lse = more->lse,
         .out = p->out,
@@ -237,11 +246,12 @@ static enum zb_status backward_pair(const struct ring *r, const struct pair *at)
         .dv_head = r->whole.k_head,
     };
 
-    k.dout = (const zb_real *)e->d_out.data + (k.fwd.out - r->whole.out);
-    k.dq = (zb_real *)dq->data + at->q * r->len * k.dq_row;
-    k.dk = (zb_real *)e->tmp[0].data + at->from * r->kv_elems +
-           at->k * r->len * r->kv_row;
-    k.dv = k.dk + r->kv_row / 2;
+    k.dout = element(r, e->d_out.data,
+                     at->q * r->len * k.fwd.q_heads * k.fwd.head_dim);
+    k.dq = element(r, dq->data, at->q * r->len * k.dq_row);
+    k.dk = element(r, e->tmp[0].data,
+                   at->from * r->kv_elems + at->k * r->len * r->kv_row);
+    k.dv = element(r, k.dk, r->kv_row / 2);
     touch_inputs(r, at);
     zb_emit_touch_view(e, &e->out[0], ZB_READ);
     zb_emit_touch_view(e, &e->out[1], ZB_READ);
@@ -255,6 +265,7 @@ static enum zb_status clear_sums(struct zb_emit *e)
 {
     struct zb_k_fill k = {
         .n = zb_shape_elems(&e->tmp[0].shape),
+        .dtype = e->tmp[0].dtype,
         .y = e->tmp[0].data,
     };
 
@@ -270,6 +281,7 @@ enum zb_status zb_ring_attention_backward_input(struct zb_emit *e)
     struct ring r = ring_of(e, &e->d_in[1].shape);
     struct zb_coll sum = {
         .kind = ZB_COLL_REDUCE_SCATTER,
+        .dtype = e->tmp[0].dtype,
         .outer = 1,
         .inner = r.kv_elems,
         .src = e->tmp[0].data,

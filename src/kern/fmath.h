@@ -43,22 +43,6 @@ ZB_KERN_FN double zb_sqrt(double x)
 
 #else
 
-ZB_KERN_FN float zb_float_of_bits(uint32_t bits)
-{
-    float x;
-
-    memcpy(&x, &bits, sizeof(x));
-    return x;
-}
-
-ZB_KERN_FN uint32_t zb_bits_of_float(float x)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &x, sizeof(bits));
-    return bits;
-}
-
 /* exp(x) = 2^n exp(r), r = x - n ln 2. Adding 1.5 * 2^23 rounds to the nearest
  * integer and leaves it in the low bits. As 2^128 is not a float, the power is
  * 2^(n-1) times 2; so below 2^-125.5, where that ends, the result is 0. */

@@ -93,4 +93,20 @@ template <typename T> ZB_KERN_FN T zb_team_max(T x)
 /* A literal of type zb_real. */
 #define ZB_R(x) ((zb_real)(x))
 
+ZB_KERN_FN float zb_float_of_bits(uint32_t bits)
+{
+    float x;
+
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+ZB_KERN_FN uint32_t zb_bits_of_float(float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
 #endif

@@ -1,39 +1,37 @@
 /* SPDX-License-Identifier: MIT
  *
  * LayerNorm and RMSNorm: one row forward and backward, and the column sums of
- * their parameters' gradients.
+ * their parameters' gradients. A template of kern/each_storage.h.
  */
-#ifndef ZB_KERN_NORM_H
-#define ZB_KERN_NORM_H
-
 #include "kern/fmath.h"
 
 /* y = (x - mean) rstd gamma + beta. */
-ZB_KERN_FN void zb_layernorm_row(int64_t n, zb_real eps,
-                                 const zb_real *ZB_RESTRICT x,
-                                 const zb_real *ZB_RESTRICT gamma,
-                                 const zb_real *ZB_RESTRICT beta,
-                                 zb_real *ZB_RESTRICT y,
-                                 zb_real *ZB_RESTRICT mean_out,
-                                 zb_real *ZB_RESTRICT rstd_out)
+ZB_KERN_FN void ZB_AS(zb_layernorm_row)(int64_t n, zb_real eps,
+                                        const ZB_ST *ZB_RESTRICT x,
+                                        const ZB_ST *ZB_RESTRICT gamma,
+                                        const ZB_ST *ZB_RESTRICT beta,
+                                        ZB_ST *ZB_RESTRICT y,
+                                        zb_real *ZB_RESTRICT mean_out,
+                                        zb_real *ZB_RESTRICT rstd_out)
 {
     zb_real sum = 0, var = 0, mean, rstd;
 
     ZB_EACH_SUM(i, n, sum) {
-        sum += x[i];
+        sum += ZB_LD(x[i]);
     }
     mean = ZB_TEAM_SUM(sum) / (zb_real)n;
     ZB_EACH_SUM(i, n, var) {
-        var += (x[i] - mean) * (x[i] - mean);
+        var += (ZB_LD(x[i]) - mean) * (ZB_LD(x[i]) - mean);
     }
     rstd = ZB_R(1) / zb_sqrt(ZB_TEAM_SUM(var) / (zb_real)n + eps);
     if (beta != NULL) {
         ZB_EACH(i, n) {
-            y[i] = (x[i] - mean) * rstd * gamma[i] + beta[i];
+            y[i] = ZB_TO((ZB_LD(x[i]) - mean) * rstd * ZB_LD(gamma[i]) +
+                         ZB_LD(beta[i]));
         }
     } else {
         ZB_EACH(i, n) {
-            y[i] = (x[i] - mean) * rstd * gamma[i];
+            y[i] = ZB_TO((ZB_LD(x[i]) - mean) * rstd * ZB_LD(gamma[i]));
         }
     }
     ZB_ONCE {
@@ -44,53 +42,57 @@ ZB_KERN_FN void zb_layernorm_row(int64_t n, zb_real eps,
 
 /* With g = dy gamma and xhat = (x - mean) rstd:
  * dx = addend + rstd (g - mean(g) - xhat mean(g xhat)). dx may be addend. */
-ZB_KERN_FN void zb_layernorm_bwd_row(int64_t n, const zb_real *ZB_RESTRICT dy,
-                                     const zb_real *ZB_RESTRICT x,
-                                     const zb_real *ZB_RESTRICT gamma,
-                                     zb_real mean, zb_real rstd,
-                                     const zb_real *addend, zb_real *dx)
+ZB_KERN_FN void ZB_AS(zb_layernorm_bwd_row)(int64_t n,
+                                            const ZB_ST *ZB_RESTRICT dy,
+                                            const ZB_ST *ZB_RESTRICT x,
+                                            const ZB_ST *ZB_RESTRICT gamma,
+                                            zb_real mean, zb_real rstd,
+                                            const ZB_ST *addend, ZB_ST *dx)
 {
     zb_real sum_g = 0, sum_gx = 0;
 
     ZB_EACH_SUM(i, n, sum_g) {
-        sum_g += dy[i] * gamma[i];
+        sum_g += ZB_LD(dy[i]) * ZB_LD(gamma[i]);
     }
     ZB_EACH_SUM(i, n, sum_gx) {
-        sum_gx += dy[i] * gamma[i] * ((x[i] - mean) * rstd);
+        sum_gx +=
+            ZB_LD(dy[i]) * ZB_LD(gamma[i]) * ((ZB_LD(x[i]) - mean) * rstd);
     }
     sum_g = ZB_TEAM_SUM(sum_g) / (zb_real)n;
     sum_gx = ZB_TEAM_SUM(sum_gx) / (zb_real)n;
     if (addend != NULL) {
         ZB_EACH(i, n) {
-            zb_real xhat = (x[i] - mean) * rstd;
+            zb_real xhat = (ZB_LD(x[i]) - mean) * rstd;
 
-            dx[i] = addend[i] +
-                    rstd * (dy[i] * gamma[i] - sum_g - xhat * sum_gx);
+            dx[i] = ZB_TO(ZB_LD(addend[i]) +
+                          rstd * (ZB_LD(dy[i]) * ZB_LD(gamma[i]) - sum_g -
+                                  xhat * sum_gx));
         }
     } else {
         ZB_EACH(i, n) {
-            zb_real xhat = (x[i] - mean) * rstd;
+            zb_real xhat = (ZB_LD(x[i]) - mean) * rstd;
 
-            dx[i] = rstd * (dy[i] * gamma[i] - sum_g - xhat * sum_gx);
+            dx[i] = ZB_TO(rstd * (ZB_LD(dy[i]) * ZB_LD(gamma[i]) - sum_g -
+                                  xhat * sum_gx));
         }
     }
 }
 
 /* y = x rstd gamma. */
-ZB_KERN_FN void zb_rmsnorm_row(int64_t n, zb_real eps,
-                               const zb_real *ZB_RESTRICT x,
-                               const zb_real *ZB_RESTRICT gamma,
-                               zb_real *ZB_RESTRICT y,
-                               zb_real *ZB_RESTRICT rstd_out)
+ZB_KERN_FN void ZB_AS(zb_rmsnorm_row)(int64_t n, zb_real eps,
+                                      const ZB_ST *ZB_RESTRICT x,
+                                      const ZB_ST *ZB_RESTRICT gamma,
+                                      ZB_ST *ZB_RESTRICT y,
+                                      zb_real *ZB_RESTRICT rstd_out)
 {
     zb_real sum = 0, rstd;
 
     ZB_EACH_SUM(i, n, sum) {
-        sum += x[i] * x[i];
+        sum += ZB_LD(x[i]) * ZB_LD(x[i]);
     }
     rstd = ZB_R(1) / zb_sqrt(ZB_TEAM_SUM(sum) / (zb_real)n + eps);
     ZB_EACH(i, n) {
-        y[i] = x[i] * rstd * gamma[i];
+        y[i] = ZB_TO(ZB_LD(x[i]) * rstd * ZB_LD(gamma[i]));
     }
     ZB_ONCE {
         *rstd_out = rstd;
@@ -98,44 +100,47 @@ ZB_KERN_FN void zb_rmsnorm_row(int64_t n, zb_real eps,
 }
 
 /* dx = addend + rstd (g - xhat mean(g xhat)), xhat = x rstd. */
-ZB_KERN_FN void zb_rmsnorm_bwd_row(int64_t n, const zb_real *ZB_RESTRICT dy,
-                                   const zb_real *ZB_RESTRICT x,
-                                   const zb_real *ZB_RESTRICT gamma,
-                                   zb_real rstd, const zb_real *addend,
-                                   zb_real *dx)
+ZB_KERN_FN void ZB_AS(zb_rmsnorm_bwd_row)(int64_t n,
+                                          const ZB_ST *ZB_RESTRICT dy,
+                                          const ZB_ST *ZB_RESTRICT x,
+                                          const ZB_ST *ZB_RESTRICT gamma,
+                                          zb_real rstd, const ZB_ST *addend,
+                                          ZB_ST *dx)
 {
     zb_real sum = 0;
 
     ZB_EACH_SUM(i, n, sum) {
-        sum += dy[i] * gamma[i] * x[i];
+        sum += ZB_LD(dy[i]) * ZB_LD(gamma[i]) * ZB_LD(x[i]);
     }
     sum = ZB_TEAM_SUM(sum) * rstd * rstd / (zb_real)n;
     if (addend != NULL) {
         ZB_EACH(i, n) {
-            dx[i] = addend[i] + rstd * (dy[i] * gamma[i] - x[i] * sum);
+            dx[i] = ZB_TO(
+                ZB_LD(addend[i]) +
+                rstd * (ZB_LD(dy[i]) * ZB_LD(gamma[i]) - ZB_LD(x[i]) * sum));
         }
     } else {
         ZB_EACH(i, n) {
-            dx[i] = rstd * (dy[i] * gamma[i] - x[i] * sum);
+            dx[i] = ZB_TO(rstd *
+                          (ZB_LD(dy[i]) * ZB_LD(gamma[i]) - ZB_LD(x[i]) * sum));
         }
     }
 }
 
 /* acc_g[c] += dy xhat and acc_b[c] += dy, for n columns of one row. acc_b may
  * be NULL. RMSNorm's is the case mean = 0. */
-ZB_KERN_FN void zb_norm_bwd_w_row(int64_t n, const zb_real *ZB_RESTRICT dy,
-                                  const zb_real *ZB_RESTRICT x, zb_real mean,
-                                  zb_real rstd, zb_real *ZB_RESTRICT acc_g,
-                                  zb_real *ZB_RESTRICT acc_b)
+ZB_KERN_FN void ZB_AS(zb_norm_bwd_w_row)(int64_t n, const ZB_ST *ZB_RESTRICT dy,
+                                         const ZB_ST *ZB_RESTRICT x,
+                                         zb_real mean, zb_real rstd,
+                                         zb_real *ZB_RESTRICT acc_g,
+                                         zb_real *ZB_RESTRICT acc_b)
 {
     ZB_EACH(i, n) {
-        acc_g[i] += dy[i] * ((x[i] - mean) * rstd);
+        acc_g[i] += ZB_LD(dy[i]) * ((ZB_LD(x[i]) - mean) * rstd);
     }
     if (acc_b != NULL) {
         ZB_EACH(i, n) {
-            acc_b[i] += dy[i];
+            acc_b[i] += ZB_LD(dy[i]);
         }
     }
 }
-
-#endif

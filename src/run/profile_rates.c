@@ -85,7 +85,7 @@ static enum zb_status launch_product(struct zb_seat *s, zb_real *mem,
     struct zb_launch l = {
         .kernel = ZB_K_gemm, .label = "profile", .params = &k};
 
-    zb_launch_reals(&l, mem, k.c - mem, ZB_READ);
+    zb_launch_reals(&l, mem, (const zb_real *)k.c - mem, ZB_READ);
     zb_launch_reals(&l, k.c, k.m * k.n,
                     k.accumulate ? ZB_READ_WRITE : ZB_WRITE);
     return s->ops->launch(s->stream, &l);

@@ -14,6 +14,15 @@ static const struct {
 #undef ZB_X
 };
 
+int zb_dtype_is_storage(enum zb_dtype t)
+{
+#ifdef ZB_REAL_IS_DOUBLE
+    return t == ZB_DTYPE_REAL;
+#else
+    return (unsigned)t < ZB_N_STORAGE;
+#endif
+}
+
 size_t zb_dtype_bytes(enum zb_dtype t)
 {
     return dtypes[t].bytes;

@@ -133,9 +133,10 @@ static void compute(const struct zb_launch *launch)
 {
     if (launch->kernel == ZB_K_fill) {
         const struct zb_k_fill *k = launch->params;
+        zb_real *y = k->y;
 
         for (int64_t i = 0; i < k->n; i++) {
-            k->y[i] = (zb_real)k->value;
+            y[i] = (zb_real)k->value;
         }
     } else if (launch->kernel == ZB_K_copy) {
         const struct zb_k_copy *k = launch->params;
@@ -143,9 +144,11 @@ static void compute(const struct zb_launch *launch)
         memcpy(k->y, k->x, (size_t)(k->rows * k->cols * k->elem_bytes));
     } else if (launch->kernel == ZB_K_add) {
         const struct zb_k_add *k = launch->params;
+        const zb_real *a = k->a, *b = k->b;
+        zb_real *y = k->y;
 
         for (int64_t i = 0; i < k->n; i++) {
-            k->y[i] = k->a[i] + k->b[i];
+            y[i] = a[i] + b[i];
         }
     }
 }

@@ -156,8 +156,8 @@ static void upload(struct setup *u)
 
     p->q = ops_reals(u->q_n, u->q);
     if (s->is_packed) {
-        p->k = p->q + s->q_heads * s->dim;
-        p->v = p->k + s->kv_heads * s->dim;
+        p->k = (const zb_real *)p->q + s->q_heads * s->dim;
+        p->v = (const zb_real *)p->k + s->kv_heads * s->dim;
     } else {
         p->k = ops_reals(u->k_n, u->k);
         p->v = ops_reals(u->k_n, u->v);
@@ -437,10 +437,10 @@ static struct zb_k_attention_fwd part_params(const struct parts *c, int a,
     p.kv_seq = c->first[b + 1] - c->first[b];
     p.q_first = c->first[a];
     p.k_first = c->first[b];
-    p.q += p.q_first * p.q_row;
-    p.k += p.k_first * p.k_row;
-    p.v += p.k_first * p.v_row;
-    p.out += p.q_first * p.q_heads * p.head_dim;
+    p.q = (const zb_real *)p.q + p.q_first * p.q_row;
+    p.k = (const zb_real *)p.k + p.k_first * p.k_row;
+    p.v = (const zb_real *)p.v + p.k_first * p.v_row;
+    p.out = (zb_real *)p.out + p.q_first * p.q_heads * p.head_dim;
     p.lse += p.q_first;
     return p;
 }
@@ -480,10 +480,11 @@ static void run_part_backward(const struct parts *c, int a, int b,
     const struct setup *u = c->u;
 
     w.fwd = part_params(c, a, b);
-    w.dout += w.fwd.q_first * w.fwd.q_heads * w.fwd.head_dim;
-    w.dq += w.fwd.q_first * w.dq_row;
-    w.dk += w.fwd.k_first * w.dk_row;
-    w.dv += w.fwd.k_first * w.dv_row;
+    w.dout = (const zb_real *)w.dout +
+             w.fwd.q_first * w.fwd.q_heads * w.fwd.head_dim;
+    w.dq = (zb_real *)w.dq + w.fwd.q_first * w.dq_row;
+    w.dk = (zb_real *)w.dk + w.fwd.k_first * w.dk_row;
+    w.dv = (zb_real *)w.dv + w.fwd.k_first * w.dv_row;
     w.add_q = b != N_PARTS - 1;
     w.add_kv = a != 0;
     ops_run(ZB_K_attention_bwd, &w,

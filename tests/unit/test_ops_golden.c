@@ -149,10 +149,11 @@ static void gelu_new_agrees_with_transformers(void)
 
 static void silu_gate_agrees_with_pytorch(void)
 {
-    struct zb_k_gated_fwd f = {6, 20, 20, 20, 20, ZB_ACT_SILU,
-                               NULL, NULL, NULL};
-    struct zb_k_gated_bwd b = {6,  20, 20, 20, 20, 20, 20, ZB_ACT_SILU,
-                               NULL, NULL, NULL, NULL, NULL};
+    struct zb_k_gated_fwd f = {.rows = 6, .cols = 20, .ld_gate = 20,
+                               .ld_up = 20, .ld_y = 20, .act = ZB_ACT_SILU};
+    struct zb_k_gated_bwd b = {.rows = 6, .cols = 20, .ld_gate = 20,
+                               .ld_up = 20, .ld_dy = 20, .ld_dgate = 20,
+                               .ld_dup = 20, .act = ZB_ACT_SILU};
 
     start();
     b.gate = f.gate = input("silu_mul.gate");

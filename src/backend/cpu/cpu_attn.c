@@ -35,13 +35,13 @@ int64_t zb_attn_lse_at(const struct attn_tile *t)
 
 const zb_real *zb_attn_keys(const struct attn_tile *t, int64_t j)
 {
-    return t->p->k + t->b * t->p->k_batch + j * t->p->k_row +
+    return (const zb_real *)t->p->k + t->b * t->p->k_batch + j * t->p->k_row +
            t->kv * t->p->k_head;
 }
 
 const zb_real *zb_attn_values(const struct attn_tile *t, int64_t j)
 {
-    return t->p->v + t->b * t->p->v_batch + j * t->p->v_row +
+    return (const zb_real *)t->p->v + t->b * t->p->v_batch + j * t->p->v_row +
            t->kv * t->p->v_head;
 }
 
@@ -271,7 +271,7 @@ static void finish(const struct attn_tile *t, zb_real *ot,
     const struct zb_k_attention_fwd *p = t->p;
     int64_t row = p->q_heads * p->head_dim;
     zb_real *lse = p->lse + zb_attn_lse_at(t);
-    zb_real *out = p->out + zb_attn_out_at(t);
+    zb_real *out = (zb_real *)p->out + zb_attn_out_at(t);
 
     /* Queries that are before all of these keys. */
     for (int64_t i = 0; i < t->n_pad && i < -t->last && w->sum[i] == 0; i++) {
@@ -291,13 +291,15 @@ static void finish(const struct attn_tile *t, zb_real *ot,
     zb_tile_transpose(p->head_dim, t->n, ot, ATTN_QUERIES, out, row, 0);
 }
 
-static void forward_tile(const struct attn_tile *t, struct fwd_scratch *w)
+void zb_attn_forward_tile(const struct attn_tile *t, void *scratch)
 {
+    struct fwd_scratch *w = scratch;
     const struct zb_k_attention_fwd *p = t->p;
     zb_real *qt = w->columns, *ot = qt + p->head_dim * ATTN_QUERIES;
     struct attn_block k;
 
-    zb_attn_load_columns(t, p->q + zb_attn_q_at(t), p->q_row, qt);
+    zb_attn_load_columns(t, (const zb_real *)p->q + zb_attn_q_at(t), p->q_row,
+                         qt);
     zb_attn_query_scales(t, w->shrink);
     for (int64_t d = 0; d < p->head_dim; d++) {
         ZB_EACH(i, t->n_pad) {
@@ -316,6 +318,12 @@ static void forward_tile(const struct attn_tile *t, struct fwd_scratch *w)
     finish(t, ot, w);
 }
 
+size_t zb_attn_forward_bytes(int64_t head_dim)
+{
+    return sizeof(struct fwd_scratch) +
+           2 * (size_t)head_dim * ATTN_QUERIES * sizeof(zb_real);
+}
+
 static int64_t n_tiles(const struct zb_k_attention_fwd *p)
 {
     return (p->seq + ATTN_QUERIES - 1) / ATTN_QUERIES;
@@ -332,7 +340,7 @@ static void forward_part(const struct zb_device *dev, const void *arg,
 
         zb_attn_tile_init(&t, p, bh / p->q_heads, bh % p->q_heads,
                           tile * ATTN_QUERIES);
-        forward_tile(&t, dev->scratch[thread].ptr);
+        zb_attn_forward_tile(&t, dev->scratch[thread].ptr);
     }
 }
 
@@ -340,58 +348,13 @@ enum zb_status zb_cpu_attention_fwd(struct zb_device *dev, const void *params)
 {
     const struct zb_k_attention_fwd *p = params;
 
-    ZB_TRY(zb_cpu_scratch_reserve(
-        dev, sizeof(struct fwd_scratch) +
-                 2 * (size_t)p->head_dim * ATTN_QUERIES * sizeof(zb_real)));
+    ZB_TRY(zb_cpu_check_type(p->dtype));
+    if (p->dtype != ZB_DTYPE_REAL) {
+        return zb_attn_forward16(dev, p);
+    }
+    ZB_TRY(zb_cpu_scratch_reserve(dev, zb_attn_forward_bytes(p->head_dim)));
     zb_cpu_for(dev, p->batch * p->q_heads * n_tiles(p), 1,
                0.1 * ATTN_QUERIES * (double)(p->kv_seq * p->head_dim),
                forward_part, p);
-    return ZB_OK;
-}
-
-static void merge_rows(const struct zb_k_attention_merge *p, int64_t b,
-                       int64_t i)
-{
-    int64_t row = p->heads * p->head_dim;
-    zb_real *out = p->out + b * p->out_batch + i * row;
-    const zb_real *more = p->more + (b * p->seq + i) * row;
-
-    for (int64_t h = 0; h < p->heads; h++) {
-        zb_real *lse = p->lse + (b * p->heads + h) * p->lse_row + i;
-        zb_real x = p->more_lse[(b * p->heads + h) * p->seq + i];
-        zb_real top = *lse > x ? *lse : x;
-        zb_real mine = zb_exp(*lse - top), other = zb_exp(x - top);
-        zb_real share = ZB_R(1) / (mine + other);
-
-        *lse = top + zb_log(mine + other);
-        mine *= share;
-        other *= share;
-        ZB_EACH(d, p->head_dim) {
-            out[d] = mine * out[d] + other * more[d];
-        }
-        out += p->head_dim;
-        more += p->head_dim;
-    }
-}
-
-static void merge_part(const struct zb_device *dev, const void *arg,
-                       int64_t begin, int64_t end, int thread)
-{
-    const struct zb_k_attention_merge *p = arg;
-
-    (void)dev;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        merge_rows(p, r / p->seq, r % p->seq);
-    }
-}
-
-enum zb_status zb_cpu_attention_merge(struct zb_device *dev, const void *params)
-{
-    const struct zb_k_attention_merge *p = params;
-
-    zb_cpu_for(dev, p->batch * p->seq, 1,
-               (double)p->heads * (10 + 0.4 * (double)p->head_dim), merge_part,
-               p);
     return ZB_OK;
 }

@@ -81,4 +81,19 @@ void zb_attn_scores(const struct attn_tile *t, const struct attn_block *k,
 int64_t zb_attn_dropout(const struct attn_tile *t, const struct attn_block *k,
                         zb_real *drawn);
 
+/* One tile, of zb_real: forward, and its share of dq, dk and dv. Scratch memory
+ * of so many bytes. */
+void zb_attn_forward_tile(const struct attn_tile *t, void *scratch);
+void zb_attn_backward_tile(const struct attn_tile *t,
+                           const struct zb_k_attention_bwd *bwd, void *scratch);
+size_t zb_attn_forward_bytes(int64_t head_dim);
+size_t zb_attn_backward_bytes(int64_t head_dim);
+
+/* Of 16-bit numbers (cpu_attn16.c). */
+enum zb_status zb_attn_forward16(struct zb_device *dev,
+                                 const struct zb_k_attention_fwd *p) ZB_CHECKED;
+enum zb_status zb_attn_backward16(struct zb_device *dev,
+                                  const struct zb_k_attention_bwd *bwd)
+    ZB_CHECKED;
+
 #endif

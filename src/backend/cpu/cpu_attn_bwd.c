@@ -29,7 +29,7 @@ struct operands {
     int64_t d_pad;
 };
 
-static size_t scratch_bytes(int64_t head_dim)
+size_t zb_attn_backward_bytes(int64_t head_dim)
 {
     int64_t per_query = 3 * head_dim + 2 * zb_vec_round(head_dim);
 
@@ -78,7 +78,8 @@ static void load_tile(const struct attn_tile *t,
     const struct zb_k_attention_fwd *p = t->p;
     int64_t out_row = p->q_heads * p->head_dim;
     int64_t at = zb_attn_out_at(t);
-    const zb_real *q = p->q + zb_attn_q_at(t);
+    const zb_real *q = (const zb_real *)p->q + zb_attn_q_at(t);
+    const zb_real *all_dout = (const zb_real *)bwd->dout + at;
     const zb_real *lse = p->lse + zb_attn_lse_at(t);
 
     zb_attn_query_scales(t, w->scale);
@@ -88,12 +89,12 @@ static void load_tile(const struct attn_tile *t,
             o->qt[d * ATTN_QUERIES + i] *= w->scale[i];
         }
     }
-    zb_attn_load_columns(t, bwd->dout + at, out_row, o->dot);
+    zb_attn_load_columns(t, all_dout, out_row, o->dot);
     load_rows(t, q, p->q_row, w->scale, o->q, o->d_pad);
-    load_rows(t, bwd->dout + at, out_row, NULL, o->dout, o->d_pad);
+    load_rows(t, all_dout, out_row, NULL, o->dout, o->d_pad);
     for (int64_t i = 0; i < t->n_pad; i++) {
-        const zb_real *out = p->out + at + i * out_row;
-        const zb_real *dout = bwd->dout + at + i * out_row;
+        const zb_real *out = (const zb_real *)p->out + at + i * out_row;
+        const zb_real *dout = all_dout + i * out_row;
         zb_real sum = 0;
 
         if (i < t->n) {
@@ -144,9 +145,9 @@ static void add_block(const struct attn_tile *t, const struct attn_block *k,
     int64_t n = t->n_pad - k->skip;
     const zb_real *keys = zb_attn_keys(t, k->j0);
     const zb_real *values = zb_attn_values(t, k->j0);
-    zb_real *dk = bwd->dk + t->b * bwd->dk_batch + k->j0 * bwd->dk_row +
+    zb_real *dk = (zb_real *)bwd->dk + t->b * bwd->dk_batch + k->j0 * bwd->dk_row +
                   t->kv * bwd->dk_head;
-    zb_real *dv = bwd->dv + t->b * bwd->dv_batch + k->j0 * bwd->dv_row +
+    zb_real *dv = (zb_real *)bwd->dv + t->b * bwd->dv_batch + k->j0 * bwd->dv_row +
                   t->kv * bwd->dv_head;
     zb_real *weight = w->p[0] + k->skip, *ds = w->ds[0] + k->skip;
 
@@ -172,7 +173,7 @@ static void store_dq(const struct attn_tile *t,
                      const struct operands *o)
 {
     int64_t n_d = t->p->head_dim;
-    zb_real *dq = bwd->dq + t->b * bwd->dq_batch + t->i0 * bwd->dq_row +
+    zb_real *dq = (zb_real *)bwd->dq + t->b * bwd->dq_batch + t->i0 * bwd->dq_row +
                   t->h * bwd->dq_head;
 
     if (!bwd->add_q) {
@@ -190,10 +191,10 @@ static void store_dq(const struct attn_tile *t,
     }
 }
 
-static void backward_tile(const struct attn_tile *t,
-                          const struct zb_k_attention_bwd *bwd,
-                          struct bwd_scratch *w)
+void zb_attn_backward_tile(const struct attn_tile *t,
+                           const struct zb_k_attention_bwd *bwd, void *scratch)
 {
+    struct bwd_scratch *w = scratch;
     const struct zb_k_attention_fwd *p = t->p;
     struct operands o;
     struct attn_block k;
@@ -231,15 +232,15 @@ static void backward_part(const struct zb_device *dev, const void *arg,
         int64_t b = u / p->kv_heads, kv = u % p->kv_heads;
 
         if (!bwd->add_kv) {
-            clear_rows(bwd->dk + b * bwd->dk_batch + kv * bwd->dk_head,
+            clear_rows((zb_real *)bwd->dk + b * bwd->dk_batch + kv * bwd->dk_head,
                        p->kv_seq, bwd->dk_row, p->head_dim);
-            clear_rows(bwd->dv + b * bwd->dv_batch + kv * bwd->dv_head,
+            clear_rows((zb_real *)bwd->dv + b * bwd->dv_batch + kv * bwd->dv_head,
                        p->kv_seq, bwd->dv_row, p->head_dim);
         }
         for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
             for (int64_t i = 0; i < p->seq; i += ATTN_QUERIES) {
                 zb_attn_tile_init(&t, p, b, h, i);
-                backward_tile(&t, bwd, dev->scratch[thread].ptr);
+                zb_attn_backward_tile(&t, bwd, dev->scratch[thread].ptr);
             }
         }
     }
@@ -250,7 +251,11 @@ enum zb_status zb_cpu_attention_bwd(struct zb_device *dev, const void *params)
     const struct zb_k_attention_bwd *bwd = params;
     const struct zb_k_attention_fwd *p = &bwd->fwd;
 
-    ZB_TRY(zb_cpu_scratch_reserve(dev, scratch_bytes(p->head_dim)));
+    ZB_TRY(zb_cpu_check_type(p->dtype));
+    if (p->dtype != ZB_DTYPE_REAL) {
+        return zb_attn_backward16(dev, bwd);
+    }
+    ZB_TRY(zb_cpu_scratch_reserve(dev, zb_attn_backward_bytes(p->head_dim)));
     zb_cpu_for(dev, p->batch * p->kv_heads, 1,
                0.1 * (double)(p->seq * p->kv_seq * p->head_dim), backward_part,
                bwd);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "zb/mem.h"
-#include "backend/cpu/cpu_int.h"
+#include "backend/cpu/cpu_onednn.h"
 
 /* Nothing is ever in flight, so a stream only knows its device, and an event
  * is always done. */
@@ -85,6 +85,7 @@ static void cpu_device_close(struct zb_device *dev)
         return;
     }
     zb_cpu_unbind(&dev->be->binder, dev->binding_before);
+    zb_onednn_free(dev->onednn);
     for (int t = 0; t < dev->n_threads; t++) {
         zb_free(dev->scratch[t].ptr);
     }

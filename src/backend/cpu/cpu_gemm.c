@@ -1,35 +1,28 @@
 /* SPDX-License-Identifier: MIT
  *
- * Matrix products. The only file that knows oneDNN: its dnnl_sgemm, which is
- * the same function in versions 2 and 3, keeps no state between calls, may run
- * in many threads at once, and accumulates at no extra cost.
+ * Matrix products: checked, cut into cells, and those of zb_real.
  */
 #include "config.h"
 
-#include "backend/cpu/cpu_int.h"
+#include "backend/cpu/cpu_gemm.h"
+#include "backend/cpu/cpu_onednn.h"
 #include "kern/kern.h"
-
-#if defined(HAVE_ONEDNN) && !defined(ZB_REAL_IS_DOUBLE)
-#include <oneapi/dnnl/dnnl.h>
-#define USE_ONEDNN 1
-#else
-#define USE_ONEDNN 0
-#endif
 
 /* What C is before the product is added: the bias in every row, or 0. */
 static void start_rows_part(const struct zb_device *dev, const void *arg,
                             int64_t begin, int64_t end, int thread)
 {
     const struct zb_k_gemm *p = arg;
+    const zb_real *bias = p->bias;
 
     (void)dev;
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
-        zb_real *c = p->c + r * p->ldc;
+        zb_real *c = (zb_real *)p->c + r * p->ldc;
 
-        if (p->bias != NULL) {
+        if (bias != NULL) {
             ZB_EACH(i, p->n) {
-                c[i] = p->bias[i];
+                c[i] = bias[i];
             }
         } else {
             ZB_EACH(i, p->n) {
@@ -39,16 +32,7 @@ static void start_rows_part(const struct zb_device *dev, const void *arg,
     }
 }
 
-#if USE_ONEDNN
-
-/* The product is cut into cells of C by its sizes only, whatever the team: the
- * library sums an element in an order that can depend on the sizes it is
- * called with. */
-struct cells {
-    const struct zb_k_gemm *p;
-    int64_t n_rows, n_cols; /* cells */
-    int64_t rows, cols;     /* of one cell */
-};
+/* ---- cells --------------------------------------------------------------- */
 
 #define MAX_CELLS 8
 #define MIN_CELL 384 /* rows or columns */
@@ -66,20 +50,35 @@ static int64_t cut(int64_t n, int64_t most, int64_t *size_out)
     return (n + *size_out - 1) / *size_out;
 }
 
-static void cell(const struct cells *s, int64_t index)
+struct zb_gemm_cells zb_gemm_cells(const struct zb_k_gemm *p)
+{
+    struct zb_gemm_cells s = {.p = p};
+
+    s.n_cols = cut(p->n, MAX_CELLS, &s.cols);
+    s.n_rows = cut(p->m, MAX_CELLS / s.n_cols, &s.rows);
+    return s;
+}
+
+struct zb_k_gemm zb_gemm_cell(const struct zb_gemm_cells *s, int64_t index)
 {
     const struct zb_k_gemm *p = s->p;
+    struct zb_k_gemm q = *p;
     int64_t i = index / s->n_cols * s->rows, j = index % s->n_cols * s->cols;
-    int64_t m = p->m - i < s->rows ? p->m - i : s->rows;
-    int64_t n = p->n - j < s->cols ? p->n - j : s->cols;
-    float beta = p->accumulate || p->bias != NULL ? 1.0f : 0.0f;
+    int64_t bytes = (int64_t)zb_dtype_bytes(p->dtype);
+    int64_t c_bytes = (int64_t)zb_dtype_bytes(p->c_dtype);
 
-    /* It fails only for arguments that the checks of zb_cpu_gemm exclude. */
-    dnnl_sgemm(p->trans_a ? 'T' : 'N', p->trans_b ? 'T' : 'N', m, n, p->k, 1.0f,
-               p->a + i * (p->trans_a ? 1 : p->lda), p->lda,
-               p->b + j * (p->trans_b ? p->ldb : 1), p->ldb, beta,
-               p->c + i * p->ldc + j, p->ldc);
+    q.m = p->m - i < s->rows ? p->m - i : s->rows;
+    q.n = p->n - j < s->cols ? p->n - j : s->cols;
+    q.a = (const char *)p->a + i * (p->trans_a ? 1 : p->lda) * bytes;
+    q.b = (const char *)p->b + j * (p->trans_b ? p->ldb : 1) * bytes;
+    q.c = (char *)p->c + (i * p->ldc + j) * c_bytes;
+    q.bias = p->bias != NULL ? (const char *)p->bias + j * bytes : NULL;
+    return q;
 }
+
+/* ---- zb_real ------------------------------------------------------------- */
+
+#if ZB_USE_ONEDNN
 
 static void cells_part(const struct zb_device *dev, const void *arg,
                        int64_t begin, int64_t end, int thread)
@@ -87,26 +86,69 @@ static void cells_part(const struct zb_device *dev, const void *arg,
     (void)dev;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
-        cell(arg, i);
+        struct zb_k_gemm q = zb_gemm_cell(arg, i);
+
+        q.accumulate = q.accumulate || q.bias != NULL;
+        zb_onednn_sgemm(&q);
     }
 }
 
 /* The team is ours, with a cell for each thread; oneDNN would make one of its
  * own where it finds none. */
-static void product(struct zb_device *dev, const struct zb_k_gemm *p)
+static enum zb_status product(struct zb_device *dev, const struct zb_k_gemm *p)
 {
-    struct cells s = {.p = p};
+    struct zb_gemm_cells s = zb_gemm_cells(p);
     int omp_threads = zb_cpu_set_omp_threads(1);
 
-    s.n_cols = cut(p->n, MAX_CELLS, &s.cols);
-    s.n_rows = cut(p->m, MAX_CELLS / s.n_cols, &s.rows);
     zb_cpu_for(dev, s.n_rows * s.n_cols, 1,
                0.02 * (double)s.rows * (double)s.cols * (double)p->k,
                cells_part, &s);
     zb_cpu_set_omp_threads(omp_threads);
+    return ZB_OK;
+}
+
+#else
+
+/* Columns of C are shared out. */
+static void own_part(const struct zb_device *dev, const void *arg,
+                     int64_t begin, int64_t end, int thread)
+{
+    const struct zb_k_gemm *p = arg;
+    struct zb_k_gemm q = *p;
+
+    q.n = end - begin;
+    q.b = (const zb_real *)p->b + begin * (p->trans_b ? p->ldb : 1);
+    q.c = (zb_real *)p->c + begin;
+    q.accumulate = p->accumulate || p->bias != NULL;
+    zb_cpu_gemm_own(&q, dev->scratch[thread].ptr);
+}
+
+static enum zb_status product(struct zb_device *dev, const struct zb_k_gemm *p)
+{
+    ZB_TRY(zb_cpu_scratch_reserve(dev, ZB_GEMM_OWN_REALS * sizeof(zb_real)));
+    zb_cpu_for(dev, p->n, ZB_GEMM_OWN_N, 0.05 * (double)p->m * (double)p->k,
+               own_part, p);
+    return ZB_OK;
 }
 
 #endif
+
+static enum zb_status check(const struct zb_k_gemm *p)
+{
+    ZB_TRY(zb_cpu_check_type(p->dtype));
+    if (p->c_dtype != p->dtype && p->c_dtype != ZB_DTYPE_REAL) {
+        return zb_fail(ZB_EINVAL, "gemm of %s has a result of %s",
+                       zb_dtype_str(p->dtype), zb_dtype_str(p->c_dtype));
+    }
+    if (p->lda < (p->trans_a ? p->m : p->k) ||
+        p->ldb < (p->trans_b ? p->k : p->n) || p->ldc < p->n) {
+        return zb_fail(ZB_EINVAL,
+                       "gemm %lld x %lld x %lld: a row stride is "
+                       "shorter than its row",
+                       (long long)p->m, (long long)p->n, (long long)p->k);
+    }
+    return ZB_OK;
+}
 
 enum zb_status zb_cpu_gemm(struct zb_device *dev, const void *params)
 {
@@ -115,22 +157,12 @@ enum zb_status zb_cpu_gemm(struct zb_device *dev, const void *params)
     if (p->m <= 0 || p->n <= 0) {
         return ZB_OK;
     }
-    if (p->lda < (p->trans_a ? p->m : p->k) ||
-        p->ldb < (p->trans_b ? p->k : p->n) || p->ldc < p->n) {
-        return zb_fail(ZB_EINVAL, "gemm %lld x %lld x %lld: a row stride is "
-                                  "shorter than its row",
-                       (long long)p->m, (long long)p->n, (long long)p->k);
+    ZB_TRY(check(p));
+    if (p->dtype != ZB_DTYPE_REAL) {
+        return zb_cpu_gemm16(dev, p);
     }
     if (p->bias != NULL || (p->k <= 0 && !p->accumulate)) {
         zb_cpu_for(dev, p->m, 1, 0.2 * (double)p->n, start_rows_part, p);
     }
-    if (p->k <= 0) {
-        return ZB_OK;
-    }
-#if USE_ONEDNN
-    product(dev, p);
-    return ZB_OK;
-#else
-    return zb_cpu_gemm_own(dev, p);
-#endif
+    return p->k <= 0 ? ZB_OK : product(dev, p);
 }

@@ -29,6 +29,8 @@ struct zb_cpu_scratch {
     size_t bytes;
 };
 
+struct zb_onednn;
+
 struct zb_cpu {
     struct zb_backend base;
     int n_threads;
@@ -43,6 +45,7 @@ struct zb_device {
     int n_threads;
     void *binding_before;   /* its cpu set before, or NULL when not bound */
     struct zb_cpu_scratch *scratch; /* [n_threads] */
+    struct zb_onednn *onednn; /* made when it is first needed, or NULL */
     size_t mem_bytes;               /* given by mem_alloc and not freed */
 };
 
@@ -56,6 +59,30 @@ typedef void (*zb_cpu_part_fn)(const struct zb_device *dev, const void *arg,
  * work pays for; `item_cost` is the work of one item, in nanoseconds or so. */
 void zb_cpu_for(const struct zb_device *dev, int64_t n, int64_t align,
                 double item_cost, zb_cpu_part_fn fn, const void *arg);
+
+/* The same with the part for elements of type `dtype`: parts[] is
+ * ZB_CPU_PARTS(name), where name is a template of kern/each_storage.h. */
+enum zb_status zb_cpu_for_type(const struct zb_device *dev,
+                               enum zb_dtype dtype,
+                               const zb_cpu_part_fn parts[ZB_N_STORAGE],
+                               int64_t n, int64_t align, double item_cost,
+                               const void *arg) ZB_CHECKED;
+
+#ifdef ZB_REAL_IS_DOUBLE
+#define ZB_CPU_PARTS(name)                                                     \
+    {                                                                          \
+        [ZB_DTYPE_REAL] = name##_real, [ZB_N_STORAGE - 1] = NULL               \
+    }
+#else
+#define ZB_CPU_PARTS(name)                                                     \
+    {                                                                          \
+        [ZB_DTYPE_REAL] = name##_real, [ZB_DTYPE_BF16] = name##_bf16,          \
+        [ZB_DTYPE_F16] = name##_f16                                            \
+    }
+#endif
+
+/* Refuses a type that kernels do not store. */
+enum zb_status zb_cpu_check_type(enum zb_dtype dtype) ZB_CHECKED;
 
 /* Give every thread of the team at least `bytes` of scratch memory. */
 enum zb_status zb_cpu_scratch_reserve(struct zb_device *dev, size_t bytes)
@@ -97,9 +124,19 @@ typedef enum zb_status (*zb_cpu_kernel_fn)(struct zb_device *dev,
 ZB_KERNEL_MAP(ZB_X)
 #undef ZB_X
 
-/* A gemm by the library's own loops (cpu_gemm_own.c): in the double build and
- * where there is no oneDNN. */
-enum zb_status zb_cpu_gemm_own(struct zb_device *dev,
-                               const struct zb_k_gemm *p);
+/* n elements of type `dtype` as numbers to compute with, and back (cpu_ew.c);
+ * in the calling thread. */
+void zb_cpu_load(enum zb_dtype dtype, int64_t n, const void *x, zb_real *y);
+void zb_cpu_store(enum zb_dtype dtype, int64_t n, const zb_real *x, void *y);
+
+/* ---- products ------------------------------------------------------------ */
+
+/* A gemm of zb_real in the calling thread by the library's own loops
+ * (cpu_gemm_own.c): in the double build and where there is no oneDNN.
+ * `packed` has room for ZB_GEMM_OWN_REALS. */
+#define ZB_GEMM_OWN_K 256
+#define ZB_GEMM_OWN_N 64
+#define ZB_GEMM_OWN_REALS (ZB_GEMM_OWN_K * ZB_GEMM_OWN_N)
+void zb_cpu_gemm_own(const struct zb_k_gemm *p, zb_real *packed);
 
 #endif

@@ -95,6 +95,23 @@ static void reduce_piece(const struct zb_k_reduce *p, int64_t x_at,
     }
 }
 
+/* The same of 16-bit numbers. */
+static void reduce_piece16(const struct zb_k_reduce *p, int64_t x_at,
+                           int64_t y_at, int64_t n)
+{
+    int64_t bytes = (int64_t)zb_dtype_bytes(p->dtype);
+    zb_real sum[PIECE], more[PIECE];
+    char *y = (char *)p->y + y_at * bytes;
+
+    zb_cpu_load(p->dtype, n,
+                p->accumulate ? y : (const char *)p->x[0] + x_at * bytes, sum);
+    for (int k = p->accumulate ? 0 : 1; k < p->n_x; k++) {
+        zb_cpu_load(p->dtype, n, (const char *)p->x[k] + x_at * bytes, more);
+        add_piece(n, sum, more, sum);
+    }
+    zb_cpu_store(p->dtype, n, sum, y);
+}
+
 static void reduce_part(const struct zb_device *dev, const void *arg,
                         int64_t begin, int64_t end, int thread)
 {
@@ -108,8 +125,9 @@ static void reduce_part(const struct zb_device *dev, const void *arg,
         int64_t b = row / p->rows, r = row % p->rows;
         int64_t n = p->cols - c < PIECE ? p->cols - c : PIECE;
 
-        reduce_piece(p, b * p->block_x + r * p->ldx + c,
-                     b * p->block_y + r * p->ldy + c, n);
+        (p->dtype == ZB_DTYPE_REAL ? reduce_piece : reduce_piece16)(
+            p, b * p->block_x + r * p->ldx + c, b * p->block_y + r * p->ldy + c,
+            n);
     }
 }
 
@@ -119,7 +137,7 @@ enum zb_status zb_cpu_reduce(struct zb_device *dev, const void *params)
     int64_t per_row = (p->cols + PIECE - 1) / PIECE;
     double piece = (double)(p->cols < PIECE ? p->cols : PIECE);
 
-    if (p->dtype != ZB_DTYPE_REAL) {
+    if (!zb_dtype_is_storage(p->dtype)) {
         return zb_fail(ZB_EUNSUPPORTED, "no sums of %s",
                        zb_dtype_str(p->dtype));
     }

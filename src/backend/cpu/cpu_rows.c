@@ -7,101 +7,73 @@
 #include <string.h>
 
 #include "backend/cpu/cpu_int.h"
-#include "kern/norm.h"
 #include "kern/place.h"
-#include "kern/rope.h"
 #include "kern/xent.h"
 
-static void layernorm_fwd_part(const struct zb_device *dev, const void *arg,
-                               int64_t begin, int64_t end, int thread)
+/* Padding may reach past the table. */
+static int64_t table_row(const struct zb_k_place *place, int64_t t,
+                         int64_t offset, int64_t n_pos)
 {
-    const struct zb_k_layernorm_fwd *p = arg;
+    int64_t row = offset + zb_place_row(place->len, place->first, t);
 
-    (void)dev;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        zb_layernorm_row(p->cols, (zb_real)p->eps, p->x + r * p->cols, p->gamma,
-                         p->beta, p->y + r * p->cols, p->mean + r,
-                         p->rstd + r);
-    }
+    return row < n_pos ? row : n_pos - 1;
 }
+
+#define ZB_TEMPLATE "backend/cpu/cpu_rows_typed.h"
+#include "kern/each_storage.h"
 
 enum zb_status zb_cpu_layernorm_fwd(struct zb_device *dev, const void *params)
 {
+    static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(layernorm_fwd_part);
     const struct zb_k_layernorm_fwd *p = params;
 
-    zb_cpu_for(dev, p->rows, 1, 0.5 * (double)p->cols, layernorm_fwd_part, p);
-    return ZB_OK;
-}
-
-static void layernorm_bwd_part(const struct zb_device *dev, const void *arg,
-                               int64_t begin, int64_t end, int thread)
-{
-    const struct zb_k_layernorm_bwd *p = arg;
-
-    (void)dev;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        int64_t at = r * p->cols;
-
-        zb_layernorm_bwd_row(p->cols, p->dy + at, p->x + at, p->gamma,
-                             p->mean[r], p->rstd[r],
-                             p->addend != NULL ? p->addend + at : NULL,
-                             p->dx + at);
-    }
+    return zb_cpu_for_type(dev, p->dtype, part, p->rows, 1, 0.5 * (double)p->cols, p);
 }
 
 enum zb_status zb_cpu_layernorm_bwd(struct zb_device *dev, const void *params)
 {
+    static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(layernorm_bwd_part);
     const struct zb_k_layernorm_bwd *p = params;
 
-    zb_cpu_for(dev, p->rows, 1, 0.7 * (double)p->cols, layernorm_bwd_part, p);
-    return ZB_OK;
-}
-
-static void rmsnorm_fwd_part(const struct zb_device *dev, const void *arg,
-                             int64_t begin, int64_t end, int thread)
-{
-    const struct zb_k_rmsnorm_fwd *p = arg;
-
-    (void)dev;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        zb_rmsnorm_row(p->cols, (zb_real)p->eps, p->x + r * p->cols, p->gamma,
-                       p->y + r * p->cols, p->rstd + r);
-    }
+    return zb_cpu_for_type(dev, p->dtype, part, p->rows, 1, 0.7 * (double)p->cols, p);
 }
 
 enum zb_status zb_cpu_rmsnorm_fwd(struct zb_device *dev, const void *params)
 {
+    static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(rmsnorm_fwd_part);
     const struct zb_k_rmsnorm_fwd *p = params;
 
-    zb_cpu_for(dev, p->rows, 1, 0.4 * (double)p->cols, rmsnorm_fwd_part, p);
-    return ZB_OK;
-}
-
-static void rmsnorm_bwd_part(const struct zb_device *dev, const void *arg,
-                             int64_t begin, int64_t end, int thread)
-{
-    const struct zb_k_rmsnorm_bwd *p = arg;
-
-    (void)dev;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        int64_t at = r * p->cols;
-
-        zb_rmsnorm_bwd_row(p->cols, p->dy + at, p->x + at, p->gamma, p->rstd[r],
-                           p->addend != NULL ? p->addend + at : NULL,
-                           p->dx + at);
-    }
+    return zb_cpu_for_type(dev, p->dtype, part, p->rows, 1, 0.4 * (double)p->cols, p);
 }
 
 enum zb_status zb_cpu_rmsnorm_bwd(struct zb_device *dev, const void *params)
 {
+    static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(rmsnorm_bwd_part);
     const struct zb_k_rmsnorm_bwd *p = params;
 
-    zb_cpu_for(dev, p->rows, 1, 0.5 * (double)p->cols, rmsnorm_bwd_part, p);
-    return ZB_OK;
+    return zb_cpu_for_type(dev, p->dtype, part, p->rows, 1, 0.5 * (double)p->cols, p);
+}
+
+/* Losses go through rows of logits more than once: rows of 16 bits are converted
+ * first. */
+static enum zb_status reserve_row(struct zb_device *dev, enum zb_dtype dtype,
+                                  int64_t n)
+{
+    ZB_TRY(zb_cpu_check_type(dtype));
+    return dtype == ZB_DTYPE_REAL
+               ? ZB_OK
+               : zb_cpu_scratch_reserve(dev, (size_t)n * sizeof(zb_real));
+}
+
+static const zb_real *load_row(enum zb_dtype dtype, const void *x, int64_t at,
+                               int64_t n, void *room)
+{
+    if (dtype == ZB_DTYPE_REAL) {
+        return (const zb_real *)x + at;
+    }
+    zb_cpu_load(dtype, n,
+                (const char *)x + at * (int64_t)zb_dtype_bytes(dtype), room);
+    return room;
 }
 
 static void xent_fwd_part(const struct zb_device *dev, const void *arg,
@@ -109,11 +81,11 @@ static void xent_fwd_part(const struct zb_device *dev, const void *arg,
 {
     const struct zb_k_xent_fwd *p = arg;
 
-    (void)dev;
-    (void)thread;
     for (int64_t r = begin; r < end; r++) {
-        zb_xent_row(p->cols, p->logits + r * p->ld, p->label[r], p->loss + r,
-                    p->lse + r);
+        const zb_real *x = load_row(p->dtype, p->logits, r * p->ld, p->cols,
+                                    dev->scratch[thread].ptr);
+
+        zb_xent_row(p->cols, x, p->label[r], p->loss + r, p->lse + r);
     }
 }
 
@@ -121,6 +93,7 @@ enum zb_status zb_cpu_xent_fwd(struct zb_device *dev, const void *params)
 {
     const struct zb_k_xent_fwd *p = params;
 
+    ZB_TRY(reserve_row(dev, p->dtype, p->cols));
     zb_cpu_for(dev, p->rows, 1, (double)p->cols, xent_fwd_part, p);
     return ZB_OK;
 }
@@ -130,11 +103,11 @@ static void xent_part_part(const struct zb_device *dev, const void *arg,
 {
     const struct zb_k_xent_part *p = arg;
 
-    (void)dev;
-    (void)thread;
     for (int64_t r = begin; r < end; r++) {
-        zb_xent_part_row(p->cols, p->first, p->logits + r * p->ld, p->label[r],
-                         p->stats + 3 * r);
+        const zb_real *x = load_row(p->dtype, p->logits, r * p->ld, p->cols,
+                                    dev->scratch[thread].ptr);
+
+        zb_xent_part_row(p->cols, p->first, x, p->label[r], p->stats + 3 * r);
     }
 }
 
@@ -142,6 +115,7 @@ enum zb_status zb_cpu_xent_part(struct zb_device *dev, const void *params)
 {
     const struct zb_k_xent_part *p = params;
 
+    ZB_TRY(reserve_row(dev, p->dtype, p->cols));
     zb_cpu_for(dev, p->rows, 1, (double)p->cols, xent_part_part, p);
     return ZB_OK;
 }
@@ -171,16 +145,22 @@ static void xent_bwd_part(const struct zb_device *dev, const void *arg,
                           int64_t begin, int64_t end, int thread)
 {
     const struct zb_k_xent_bwd *p = arg;
+    int64_t bytes = (int64_t)zb_dtype_bytes(p->dtype);
+    void *room = dev->scratch[thread].ptr;
 
-    (void)dev;
-    (void)thread;
     for (int64_t r = begin; r < end; r++) {
-        zb_real *d = p->dlogits + r * p->ld_d;
+        const zb_real *x =
+            load_row(p->dtype, p->logits, r * p->ld, p->cols, room);
+        char *to = (char *)p->dlogits + r * p->ld_d * bytes;
+        zb_real *d = p->dtype == ZB_DTYPE_REAL ? (zb_real *)(void *)to : room;
 
-        zb_xent_bwd_row(p->cols, p->first, p->n_class, (zb_real)p->scale,
-                        p->logits + r * p->ld, p->lse[r], p->label[r], d);
-        ZB_EACH(i, p->n_pad) {
-            d[p->cols + i] = 0;
+        zb_xent_bwd_row(p->cols, p->first, p->n_class, (zb_real)p->scale, x,
+                        p->lse[r], p->label[r], d);
+        if (p->dtype != ZB_DTYPE_REAL) {
+            zb_cpu_store(p->dtype, p->cols, d, to);
+        }
+        if (p->n_pad > 0) {
+            memset(to + p->cols * bytes, 0, (size_t)(p->n_pad * bytes));
         }
     }
 }
@@ -189,6 +169,7 @@ enum zb_status zb_cpu_xent_bwd(struct zb_device *dev, const void *params)
 {
     const struct zb_k_xent_bwd *p = params;
 
+    ZB_TRY(reserve_row(dev, p->dtype, p->cols));
     zb_cpu_for(dev, p->rows, 1, (double)p->cols, xent_bwd_part, p);
     return ZB_OK;
 }
@@ -197,22 +178,22 @@ static void embedding_fwd_part(const struct zb_device *dev, const void *arg,
                                int64_t begin, int64_t end, int thread)
 {
     const struct zb_k_embedding_fwd *p = arg;
+    int64_t bytes = (int64_t)zb_dtype_bytes(p->dtype);
 
     (void)dev;
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
         int64_t id = p->id[r], at = id - p->first;
         int is_row = id >= 0 && id < p->whole;
-        zb_real *y = p->y + r * p->ldy;
+        char *y = (char *)p->y + r * p->ldy * bytes;
 
         if (is_row && at >= 0 && at < p->n_ids) {
-            memcpy(y, p->table + at * p->cols,
-                   (size_t)p->cols * sizeof(zb_real));
+            memcpy(y, (const char *)p->table + at * p->cols * bytes,
+                   (size_t)(p->cols * bytes));
             continue;
         }
-        ZB_EACH(i, p->cols) {
-            y[i] = is_row ? ZB_R(0) : (zb_real)NAN;
-        }
+        /* All bits set are a NaN of every type. */
+        memset(y, is_row ? 0 : 0xff, (size_t)(p->cols * bytes));
     }
 }
 
@@ -224,86 +205,30 @@ enum zb_status zb_cpu_embedding_fwd(struct zb_device *dev, const void *params)
     return ZB_OK;
 }
 
-/* Padding may reach past the table. */
-static int64_t table_row(const struct zb_k_place *place, int64_t t,
-                         int64_t offset, int64_t n_pos)
-{
-    int64_t row = offset + zb_place_row(place->len, place->first, t);
-
-    return row < n_pos ? row : n_pos - 1;
-}
-
-static void position_fwd_part(const struct zb_device *dev, const void *arg,
-                              int64_t begin, int64_t end, int thread)
-{
-    const struct zb_k_position_fwd *p = arg;
-
-    (void)dev;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        const zb_real *row =
-            p->table + table_row(&p->place, r % p->seq, p->offset, p->n_pos) *
-                           p->cols;
-        const zb_real *x = p->x + r * p->cols;
-        zb_real *y = p->y + r * p->cols;
-
-        ZB_EACH(i, p->cols) {
-            y[i] = x[i] + row[i];
-        }
-    }
-}
-
 enum zb_status zb_cpu_position_fwd(struct zb_device *dev, const void *params)
 {
+    static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(position_fwd_part);
     const struct zb_k_position_fwd *p = params;
 
-    zb_cpu_for(dev, p->batch * p->seq, 1, 0.3 * (double)p->cols,
-               position_fwd_part, p);
-    return ZB_OK;
-}
-
-/* One head, at row `pos` of its sequence. */
-static void rope_head(const struct zb_k_rope *p, int64_t pos, const zb_real *x,
-                      zb_real *y)
-{
-    const zb_real *cosine = p->cos + pos * p->half;
-    const zb_real *sine = p->sin + pos * p->half;
-    zb_real sign = p->inverse ? ZB_R(-1) : ZB_R(1);
-
-    if (p->interleaved) {
-        zb_rope_pairs(p->half, cosine, sine, sign, x, y);
-    } else {
-        zb_rope_halves(p->half, cosine, sine, sign, x, y);
-    }
-    if (x != y) {
-        for (int64_t i = 2 * p->half; i < p->head_dim; i++) {
-            y[i] = x[i];
-        }
-    }
-}
-
-static void rope_part(const struct zb_device *dev, const void *arg,
-                      int64_t begin, int64_t end, int thread)
-{
-    const struct zb_k_rope *p = arg;
-
-    (void)dev;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        int64_t pos = table_row(&p->place, r % p->seq, 0, p->n_pos);
-
-        for (int64_t h = 0; h < p->heads; h++) {
-            rope_head(p, pos, p->x + r * p->x_row + h * p->x_head,
-                      p->y + r * p->y_row + h * p->y_head);
-        }
-    }
+    return zb_cpu_for_type(dev, p->dtype, part, p->batch * p->seq, 1, 0.3 * (double)p->cols, p);
 }
 
 enum zb_status zb_cpu_rope(struct zb_device *dev, const void *params)
 {
+    static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(rope_part);
     const struct zb_k_rope *p = params;
 
-    zb_cpu_for(dev, p->batch * p->seq, 1,
-               0.5 * (double)(p->heads * p->head_dim), rope_part, p);
-    return ZB_OK;
+    return zb_cpu_for_type(dev, p->dtype, part, p->batch * p->seq, 1,
+               0.5 * (double)(p->heads * p->head_dim), p);
+}
+
+enum zb_status zb_cpu_attention_merge(struct zb_device *dev, const void *params)
+{
+    static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(attention_merge_part);
+    const struct zb_k_attention_merge *p = params;
+
+    return zb_cpu_for_type(dev, p->dtype, part, p->batch * p->seq, 1,
+                           (double)p->heads *
+                               (10 + 0.4 * (double)p->head_dim),
+                           p);
 }

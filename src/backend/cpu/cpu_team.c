@@ -70,6 +70,25 @@ void zb_cpu_for(const struct zb_device *dev, int64_t n, int64_t align,
     }
 }
 
+enum zb_status zb_cpu_check_type(enum zb_dtype dtype)
+{
+    if (!zb_dtype_is_storage(dtype)) {
+        return zb_fail(ZB_EINVAL, "there is no kernel for elements of type %s",
+                       zb_dtype_str(dtype));
+    }
+    return ZB_OK;
+}
+
+enum zb_status zb_cpu_for_type(const struct zb_device *dev, enum zb_dtype dtype,
+                               const zb_cpu_part_fn parts[ZB_N_STORAGE],
+                               int64_t n, int64_t align, double item_cost,
+                               const void *arg)
+{
+    ZB_TRY(zb_cpu_check_type(dtype));
+    zb_cpu_for(dev, n, align, item_cost, parts[dtype], arg);
+    return ZB_OK;
+}
+
 enum zb_status zb_cpu_scratch_reserve(struct zb_device *dev, size_t bytes)
 {
     for (int t = 0; t < dev->n_threads; t++) {

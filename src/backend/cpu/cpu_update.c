@@ -65,18 +65,45 @@ static struct zb_adamw_coef adamw_coef(const struct zb_k_adamw *p)
     };
 }
 
+/* Elements that are updated and then stored while they are in the cache. */
+#define UPDATE_BLOCK 2048
+
+/* Parameters [begin, end) also in the type that other kernels read. */
+static void store_param(enum zb_dtype dtype, const zb_real *param, void *stored,
+                        int64_t begin, int64_t end)
+{
+    size_t at = (size_t)begin * zb_dtype_bytes(dtype);
+
+    if (stored != NULL) {
+        zb_cpu_store(dtype, end - begin, param + begin, (char *)stored + at);
+    }
+}
+
+static void adamw_block(const struct zb_k_adamw *p,
+                        const struct zb_adamw_coef *coef, int64_t begin,
+                        int64_t end)
+{
+    const zb_real *grad = p->grad + begin;
+    zb_real *param = p->param + begin, *m = p->m + begin, *v = p->v + begin;
+
+    ZB_EACH(i, end - begin) {
+        zb_adamw_step(coef, grad[i], &param[i], &m[i], &v[i]);
+    }
+}
+
 static void adamw_part(const struct zb_device *dev, const void *arg,
                        int64_t begin, int64_t end, int thread)
 {
     const struct zb_k_adamw *p = arg;
     const struct zb_adamw_coef coef = adamw_coef(p);
-    const zb_real *grad = p->grad + begin;
-    zb_real *param = p->param + begin, *m = p->m + begin, *v = p->v + begin;
 
     (void)dev;
     (void)thread;
-    ZB_EACH(i, end - begin) {
-        zb_adamw_step(&coef, grad[i], &param[i], &m[i], &v[i]);
+    for (int64_t i = begin; i < end; i += UPDATE_BLOCK) {
+        int64_t i_end = end - i < UPDATE_BLOCK ? end : i + UPDATE_BLOCK;
+
+        adamw_block(p, &coef, i, i_end);
+        store_param(p->dtype, p->param, p->stored, i, i_end);
     }
 }
 
@@ -84,14 +111,13 @@ enum zb_status zb_cpu_adamw(struct zb_device *dev, const void *params)
 {
     const struct zb_k_adamw *p = params;
 
+    ZB_TRY(zb_cpu_check_type(p->dtype));
     zb_cpu_for(dev, p->n, ALIGN, 1.0, adamw_part, p);
     return ZB_OK;
 }
 
-static void sgd_part(const struct zb_device *dev, const void *arg,
-                     int64_t begin, int64_t end, int thread)
+static void sgd_block(const struct zb_k_sgd *p, int64_t begin, int64_t end)
 {
-    const struct zb_k_sgd *p = arg;
     const zb_real *grad = p->grad + begin;
     zb_real *param = p->param + begin;
     zb_real *buf = p->buf != NULL ? p->buf + begin : NULL;
@@ -99,8 +125,6 @@ static void sgd_part(const struct zb_device *dev, const void *arg,
     zb_real lr = (zb_real)p->lr, scale = (zb_real)p->grad_scale;
     zb_real momentum = p->t == 1 ? ZB_R(0) : (zb_real)p->momentum;
 
-    (void)dev;
-    (void)thread;
     if (p->momentum == 0) {
         ZB_EACH(i, end - begin) {
             param[i] = decay * param[i] - lr * (scale * grad[i]);
@@ -121,10 +145,26 @@ static void sgd_part(const struct zb_device *dev, const void *arg,
     }
 }
 
+static void sgd_part(const struct zb_device *dev, const void *arg,
+                     int64_t begin, int64_t end, int thread)
+{
+    const struct zb_k_sgd *p = arg;
+
+    (void)dev;
+    (void)thread;
+    for (int64_t i = begin; i < end; i += UPDATE_BLOCK) {
+        int64_t i_end = end - i < UPDATE_BLOCK ? end : i + UPDATE_BLOCK;
+
+        sgd_block(p, i, i_end);
+        store_param(p->dtype, p->param, p->stored, i, i_end);
+    }
+}
+
 enum zb_status zb_cpu_sgd(struct zb_device *dev, const void *params)
 {
     const struct zb_k_sgd *p = params;
 
+    ZB_TRY(zb_cpu_check_type(p->dtype));
     zb_cpu_for(dev, p->n, ALIGN, 0.7, sgd_part, p);
     return ZB_OK;
 }
