@@ -96,6 +96,13 @@ enum zb_status zb_graph_new_parallel(const struct zb_parallel *par,
                                      struct zb_graph **g_out) ZB_CHECKED;
 void zb_graph_free(struct zb_graph *g);
 
+/* The type in which activations, their gradients, messages between chunks,
+ * parameters and fields of the batch declared as ZB_DTYPE_REAL are stored:
+ * ZB_DTYPE_REAL (when this is not called), BF16 or F16. Before anything else.
+ * Always zb_real are constants, statistics of norms and softmax, losses per row
+ * or element, and gradients of parameters (zb_chunk_run.grad). */
+void zb_g_storage(struct zb_graph *g, enum zb_dtype dtype);
+
 /* Everything from here on belongs to a new layer; any layer boundary is a legal
  * cut. `name` is copied. */
 void zb_g_layer(struct zb_graph *g, const char *name);
@@ -215,6 +222,7 @@ struct zb_param_info {
 };
 
 const struct zb_parallel *zb_graph_parallel(const struct zb_graph *g);
+enum zb_dtype zb_graph_storage(const struct zb_graph *g);
 int zb_graph_n_layers(const struct zb_graph *g);
 const char *zb_graph_layer_name(const struct zb_graph *g, int layer);
 int zb_graph_n_params(const struct zb_graph *g);
@@ -391,7 +399,8 @@ struct zb_chunk_run {
     void *space[ZB_N_SPACES];     /* NULL where bytes is 0 */
     void *const *data;            /* [n_data] batch fields of the microbatch */
     void *const *consts;          /* [n_consts] */
-    zb_real *const *param;        /* [n_params] NULL where not used here */
+    void *const *param;           /* [n_params] of the type zb_graph_storage();
+                                     NULL where not used here */
     zb_real *const *grad;         /* [n_uses]; accumulated; NULL as above */
     double *loss_sum;             /* F: sum of the loss elements (one double) */
     double loss_scale;            /* B: gradient of each loss element */

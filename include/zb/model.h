@@ -29,6 +29,7 @@ struct zb_model_opts {
                           whole sequences in every layout */
     int has_embeds;    /* 1: the batch has inputs_embeds [B,T,H], not ids */
     const struct zb_parallel *par; /* NULL: one device */
+    enum zb_dtype storage; /* zb_g_storage(); inputs_embeds are of this type */
     int no_head;       /* 1: base model: output last_hidden_state, no logits */
     /* Called at the end to add a criterion of the caller's own to the last
      * layer instead of cross-entropy on labels: `hidden` is the last tensor

@@ -118,6 +118,19 @@ static int read_shape(struct zb_graph *g, const char *what, const char *name,
     return 0;
 }
 
+void zb_g_storage(struct zb_graph *g, enum zb_dtype dtype)
+{
+    if (!zb_dtype_is_storage(dtype)) {
+        zb_graph_mistake(g, NULL, "this build does not store tensors as %s",
+                         zb_dtype_str(dtype));
+    } else if (g->n_tensors > 0) {
+        zb_graph_mistake(g, NULL,
+                         "the type of tensors is chosen after the first one");
+    } else {
+        g->storage = dtype;
+    }
+}
+
 void zb_g_layer(struct zb_graph *g, const char *name)
 {
     char *copy;
@@ -175,7 +188,9 @@ int zb_g_data(struct zb_graph *g, const char *name, enum zb_dtype dtype,
     if (i < 0) {
         return -1;
     }
-    g->data[i].tensor = add_root(g, ZB_T_DATA, (size_t)i, dtype, &shape);
+    g->data[i].tensor =
+        add_root(g, ZB_T_DATA, (size_t)i,
+                 dtype == ZB_DTYPE_REAL ? g->storage : dtype, &shape);
     return g->data[i].tensor;
 }
 
@@ -277,7 +292,7 @@ int zb_g_param(struct zb_graph *g, const char *name, int n_dims,
     p->n_copies = n_copies;
     p->layer = g->n_layers > 0 ? (int)g->n_layers - 1 : 0;
     p->tensor =
-        add_root(g, ZB_T_PARAM, g->n_params - 1, ZB_DTYPE_REAL, &shape);
+        add_root(g, ZB_T_PARAM, g->n_params - 1, g->storage, &shape);
     return p->tensor;
 }
 
@@ -294,13 +309,13 @@ int zb_op_has_in(const struct zb_op *op, int in)
     return op->in[in] != ZB_G_NONE;
 }
 
-int zb_op_add_out(struct zb_graph *g, struct zb_op *op,
-                  const struct zb_shape *shape)
+static int add_out(struct zb_graph *g, struct zb_op *op,
+                   const struct zb_shape *shape, enum zb_dtype dtype)
 {
     struct zb_tensor t = {
         .kind = ZB_T_VALUE,
         .index = -1,
-        .dtype = ZB_DTYPE_REAL,
+        .dtype = dtype,
         .shape = *shape,
         .op = op->number,
         .layer = op->layer,
@@ -318,6 +333,24 @@ int zb_op_add_out(struct zb_graph *g, struct zb_op *op,
     return 0;
 }
 
+int zb_op_add_out(struct zb_graph *g, struct zb_op *op,
+                  const struct zb_shape *shape)
+{
+    return add_out(g, op, shape, g->storage);
+}
+
+int zb_op_add_real(struct zb_graph *g, struct zb_op *op,
+                   const struct zb_shape *shape)
+{
+    return add_out(g, op, shape, ZB_DTYPE_REAL);
+}
+
+int zb_op_add_like(struct zb_graph *g, struct zb_op *op,
+                   const struct zb_shape *shape, int in)
+{
+    return add_out(g, op, shape, g->tensors[op->in[in]].dtype);
+}
+
 /* What kind of tensor an input wants, for messages. */
 static const char *wanted(unsigned flags)
 {
@@ -327,12 +360,21 @@ static const char *wanted(unsigned flags)
                                  : "an activation or data field";
 }
 
-static int fits_input(const struct zb_tensor *t, const struct zb_tensor *root,
+static enum zb_dtype wanted_dtype(const struct zb_graph *g, unsigned flags)
+{
+    return flags & ZB_IN_I32     ? ZB_DTYPE_I32
+           : flags & ZB_IN_CONST ? ZB_DTYPE_REAL
+                                 : g->storage;
+}
+
+static int fits_input(const struct zb_graph *g, const struct zb_tensor *t,
                       unsigned flags)
 {
-    enum zb_dtype dtype = flags & ZB_IN_I32 ? ZB_DTYPE_I32 : ZB_DTYPE_REAL;
+    const struct zb_tensor *root = &g->tensors[t->root];
+    int is_loss = (flags & ZB_IN_FLOAT) && t->dtype == ZB_DTYPE_REAL;
 
-    if (t->dtype != dtype && !(flags & ZB_IN_ANY)) {
+    if (t->dtype != wanted_dtype(g, flags) && !is_loss &&
+        !(flags & ZB_IN_ANY)) {
         return 0;
     }
     if (flags & ZB_IN_WEIGHT) {
@@ -361,10 +403,10 @@ static int check_input(struct zb_graph *g, const struct zb_op *op, int i)
         return -1;
     }
     t = &g->tensors[op->in[i]];
-    if (!fits_input(t, &g->tensors[t->root], row->flags)) {
+    if (!fits_input(g, t, row->flags)) {
         zb_graph_mistake(g, op, "input '%s' must be %s of type %s", row->name,
                          wanted(row->flags),
-                         row->flags & ZB_IN_I32 ? "i32" : "real");
+                         zb_dtype_str(wanted_dtype(g, row->flags)));
         return -1;
     }
     return 0;
@@ -695,7 +737,7 @@ int zb_g_mse(struct zb_graph *g, int x, int target)
 static int is_value(const struct zb_graph *g, int x)
 {
     return x >= 0 && (size_t)x < g->n_tensors &&
-           g->tensors[x].dtype == ZB_DTYPE_REAL &&
+           zb_dtype_is_storage(g->tensors[x].dtype) &&
            (g->tensors[x].kind == ZB_T_VALUE ||
             g->tensors[x].kind == ZB_T_DATA);
 }

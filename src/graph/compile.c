@@ -125,7 +125,8 @@ void zb_compile_tmp(struct zb_compile *cp, enum zb_pass pass,
 {
     for (int i = 0; i < op->n_tmp[pass]; i++) {
         struct zb_ref ref = zb_compile_ref(
-            cp, zb_compile_value(cp, ZB_DTYPE_REAL, &op->tmp[pass][i]));
+            cp, zb_compile_value(cp, op->tmp_dtype[pass][i],
+                                 &op->tmp[pass][i]));
 
         zb_compile_slot(cp, pass, ZB_ROLE_TMP + i, ZB_WRITE, &ref);
     }

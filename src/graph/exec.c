@@ -66,7 +66,6 @@ enum zb_status zb_emit_coll(struct zb_emit *e, enum zb_axis axis,
 
     ZB_BUG_IF(run->coll == NULL, "%s: nothing to do collectives with",
               e->launch.label);
-    coll.dtype = ZB_DTYPE_REAL;
     coll.label = e->launch.label;
     return run->coll->run(run->coll_arg, axis, run->stream, &coll);
 }
@@ -121,6 +120,7 @@ enum zb_status zb_emit_add(struct zb_emit *e)
 {
     struct zb_k_add k = {
         .n = zb_shape_elems(&e->in[0].shape),
+        .dtype = e->in[0].dtype,
         .a = e->in[0].data,
         .b = e->in[1].data,
         .y = e->out[0].data,
@@ -134,6 +134,7 @@ static enum zb_status fill_with(struct zb_emit *e, double value)
     struct zb_k_fill k = {
         .n = zb_shape_elems(&e->out[0].shape),
         .value = value,
+        .dtype = e->out[0].dtype,
         .y = e->out[0].data,
     };
 
@@ -154,6 +155,7 @@ enum zb_status zb_emit_loss_sum(struct zb_emit *e)
 {
     struct zb_k_sum_f64 k = {
         .n = zb_shape_elems(&e->in[0].shape),
+        .dtype = e->in[0].dtype,
         .x = e->in[0].data,
         .y = e->run->loss_sum,
     };

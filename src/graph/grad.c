@@ -28,8 +28,8 @@ static const struct zb_shape *shape_of(const struct zb_compile *cp, int t)
 
 static struct zb_ref fresh(struct zb_compile *cp, int t)
 {
-    return zb_compile_ref(cp,
-                          zb_compile_value(cp, ZB_DTYPE_REAL, shape_of(cp, t)));
+    return zb_compile_ref(cp, zb_compile_value(cp, cp->g->tensors[t].dtype,
+                                               shape_of(cp, t)));
 }
 
 /* ---- where a gradient must end ------------------------------------------- */

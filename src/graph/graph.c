@@ -98,6 +98,11 @@ const struct zb_parallel *zb_graph_parallel(const struct zb_graph *g)
     return &g->par;
 }
 
+enum zb_dtype zb_graph_storage(const struct zb_graph *g)
+{
+    return g->storage;
+}
+
 int zb_graph_n_layers(const struct zb_graph *g)
 {
     return (int)g->n_layers;

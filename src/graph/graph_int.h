@@ -122,7 +122,8 @@ enum zb_in_flags {
     ZB_IN_I32 = 512,
     ZB_IN_ANY = 1024, /* of any type */
     ZB_IN_SPARSE = 2048, /* no more elements than out[0] has are touched */
-    ZB_IN_NOT_F = 4096   /* not read by forward */
+    ZB_IN_NOT_F = 4096,  /* not read by forward */
+    ZB_IN_FLOAT = 8192   /* of the storage type or zb_real: losses too */
 };
 
 #define ZB_IN_DIFF (ZB_IN_GRAD | ZB_IN_PASS | ZB_IN_WEIGHT)
@@ -230,6 +231,7 @@ struct zb_op {
     int layer;
     int n_out;
     struct zb_shape tmp[2][ZB_OP_MAX_TMP]; /* of F, of B */
+    enum zb_dtype tmp_dtype[2][ZB_OP_MAX_TMP];
     int n_tmp[2];
     int in[ZB_OP_MAX_IN]; /* tensor, or ZB_G_NONE */
     int out[ZB_OP_MAX_OUT];
@@ -344,6 +346,7 @@ struct zb_named {
 
 struct zb_graph {
     struct zb_parallel par;
+    enum zb_dtype storage;
     struct zb_tensor *tensors;
     struct zb_op *ops;
     struct zb_param *params;
@@ -409,9 +412,14 @@ int64_t zb_emit_cols(const struct zb_emit *e, int in, int64_t *first_out);
 const struct zb_shape *zb_op_shape(const struct zb_graph *g,
                                    const struct zb_op *op, int in);
 int zb_op_has_in(const struct zb_op *op, int in);
-/* Declare the next output; -1 when out of memory. */
+/* Declare the next output, of the storage type; of zb_real; of the type of input
+ * `in`. -1 when out of memory. */
 int zb_op_add_out(struct zb_graph *g, struct zb_op *op,
                   const struct zb_shape *shape);
+int zb_op_add_real(struct zb_graph *g, struct zb_op *op,
+                   const struct zb_shape *shape);
+int zb_op_add_like(struct zb_graph *g, struct zb_op *op,
+                   const struct zb_shape *shape, int in);
 /* A shape for a message; four may be in use at once. */
 struct zb_shape_text {
     char s[64];

@@ -70,6 +70,7 @@ static enum zb_status rotate(struct zb_emit *e, const struct zb_view *x,
         .inverse = inverse,
         .cos = e->in[1].data,
         .sin = e->in[2].data,
+        .dtype = x->dtype,
         .x = x->data,
         .x_row = x->stride[1],
         .x_head = x->stride[2],
@@ -152,7 +153,7 @@ static int attention_shape(struct zb_graph *g, struct zb_op *op,
     lse.n_dims = 3;
     lse.dim[1] = q.dim[2];
     lse.dim[2] = q.dim[1];
-    return zb_op_add_out(g, op, &y) != 0 ? -1 : zb_op_add_out(g, op, &lse);
+    return zb_op_add_out(g, op, &y) != 0 ? -1 : zb_op_add_real(g, op, &lse);
 }
 
 int zb_attention_shape(struct zb_graph *g, struct zb_op *op)
@@ -182,6 +183,8 @@ int zb_ring_attention_shape(struct zb_graph *g, struct zb_op *op)
     all.dim[1] = ZB_DIM(ZB_SYM_FULL);
     for (int i = 0; i < 2; i++) {
         op->tmp[ZB_PASS_F][i] = g->tensors[op->out[i]].shape;
+        op->tmp_dtype[ZB_PASS_F][i] = g->tensors[op->out[i]].dtype;
+        op->tmp_dtype[ZB_PASS_B][i] = g->storage;
     }
     op->tmp[ZB_PASS_B][0] = all;
     op->tmp[ZB_PASS_B][1] = kv;
@@ -257,6 +260,7 @@ struct zb_k_attention_fwd zb_attention_params(const struct zb_emit *e)
         .dropout = e->run->is_training ? o->dropout : 0.0,
         .philox = zb_emit_philox(e),
         .key_mask = e->in[3].data,
+        .dtype = q->dtype,
         .q = q->data,
         .k = k->data,
         .v = v->data,

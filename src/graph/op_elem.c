@@ -23,7 +23,7 @@ static int like_first(struct zb_graph *g, struct zb_op *op)
 {
     struct zb_shape y = *zb_op_shape(g, op, 0);
 
-    return zb_op_add_out(g, op, &y);
+    return zb_op_add_like(g, op, &y, 0);
 }
 
 static int like_both(struct zb_graph *g, struct zb_op *op)
@@ -35,6 +35,14 @@ static int like_both(struct zb_graph *g, struct zb_op *op)
         zb_graph_mistake(g, op, "%s %s and %s %s differ", op->row->in[0].name,
                          zb_shape_text(a).s, op->row->in[1].name,
                          zb_shape_text(b).s);
+        return -1;
+    }
+    if (g->tensors[op->in[0]].dtype != g->tensors[op->in[1]].dtype) {
+        zb_graph_mistake(g, op, "%s is of type %s and %s of type %s",
+                         op->row->in[0].name,
+                         zb_dtype_str(g->tensors[op->in[0]].dtype),
+                         op->row->in[1].name,
+                         zb_dtype_str(g->tensors[op->in[1]].dtype));
         return -1;
     }
     return like_first(g, op);
@@ -63,6 +71,7 @@ enum zb_status zb_act_forward(struct zb_emit *e)
     struct zb_k_act_fwd k = {
         .n = zb_shape_elems(&e->in[0].shape),
         .act = e->op->u.act.act,
+        .dtype = e->in[0].dtype,
         .x = e->in[0].data,
         .y = e->out[0].data,
     };
@@ -75,6 +84,7 @@ enum zb_status zb_act_backward_input(struct zb_emit *e)
     struct zb_k_act_bwd k = {
         .n = zb_shape_elems(&e->in[0].shape),
         .act = e->op->u.act.act,
+        .dtype = e->in[0].dtype,
         .dy = e->d_out.data,
         .x = e->in[0].data,
         .dx = e->d_in[0].data,
@@ -103,6 +113,7 @@ enum zb_status zb_gated_forward(struct zb_emit *e)
         .ld_up = zb_view_row_stride(&e->in[1]),
         .ld_y = zb_view_row_stride(&e->out[0]),
         .act = e->op->u.act.act,
+        .dtype = e->in[0].dtype,
         .gate = e->in[0].data,
         .up = e->in[1].data,
         .y = e->out[0].data,
@@ -122,6 +133,7 @@ enum zb_status zb_gated_backward_input(struct zb_emit *e)
         .ld_dgate = zb_view_row_stride(&e->d_in[0]),
         .ld_dup = zb_view_row_stride(&e->d_in[1]),
         .act = e->op->u.act.act,
+        .dtype = e->in[0].dtype,
         .dy = e->d_out.data,
         .gate = e->in[0].data,
         .up = e->in[1].data,
@@ -183,6 +195,7 @@ static enum zb_status scale(struct zb_emit *e, const struct zb_view *x,
     struct zb_k_scale k = {
         .n = zb_shape_elems(&x->shape),
         .alpha = e->op->u.scale.alpha,
+        .dtype = x->dtype,
         .x = x->data,
         .y = y->data,
     };
@@ -242,6 +255,7 @@ static enum zb_status drop(struct zb_emit *e, const struct zb_view *x,
                                     : 0,
         .p = e->run->is_training ? e->op->u.dropout.p : 0.0,
         .philox = zb_emit_philox(e),
+        .dtype = x->dtype,
         .x = x->data,
         .addend = e->addend.data,
         .y = y->data,

@@ -80,6 +80,7 @@ static enum zb_status exchange(struct zb_emit *e, enum zb_coll_kind kind,
     int64_t batch = parts->shape.dim[0], seq = parts->shape.dim[1];
     struct zb_coll c = {
         .kind = kind,
+        .dtype = src->dtype,
         .outer = batch,
         .mid = seq,
         .inner = zb_shape_elems(&parts->shape) / batch / seq / n_heads,

@@ -29,8 +29,9 @@ int zb_xent_shape(struct zb_graph *g, struct zb_op *op)
                          zb_shape_text(labels).s);
         return -1;
     }
-    return zb_op_add_out(g, op, &rows) != 0 ? -1
-                                            : zb_op_add_out(g, op, &rows);
+    return zb_op_add_real(g, op, &rows) != 0
+               ? -1
+               : zb_op_add_real(g, op, &rows);
 }
 
 struct zb_flops zb_xent_flops(const struct zb_graph *g, const struct zb_op *op,
@@ -45,6 +46,7 @@ enum zb_status zb_xent_forward(struct zb_emit *e)
         .rows = zb_shape_rows(&e->in[0].shape),
         .cols = zb_shape_cols(&e->in[0].shape),
         .ld = zb_view_row_stride(&e->in[0]),
+        .dtype = e->in[0].dtype,
         .logits = e->in[0].data,
         .label = e->in[1].data,
         .loss = e->out[0].data,
@@ -71,7 +73,7 @@ int zb_xent_part_shape(struct zb_graph *g, struct zb_op *op)
         return -1;
     }
     y.dim[y.n_dims - 1] = N_STATS;
-    return zb_op_add_out(g, op, &y);
+    return zb_op_add_real(g, op, &y);
 }
 
 struct zb_flops zb_xent_part_flops(const struct zb_graph *g,
@@ -86,6 +88,7 @@ enum zb_status zb_xent_part_forward(struct zb_emit *e)
     struct zb_k_xent_part k = {
         .rows = zb_shape_rows(&e->in[0].shape),
         .ld = zb_view_row_stride(&e->in[0]),
+        .dtype = e->in[0].dtype,
         .logits = e->in[0].data,
         .label = e->in[1].data,
         .stats = e->out[0].data,
@@ -130,6 +133,7 @@ enum zb_status zb_xent_join_backward_input(struct zb_emit *e)
         .ld_d = zb_view_row_stride(&e->d_in[0]),
         .n_class = e->graph->tensors[e->op->in[0]].spread.n_whole,
         .scale = e->loss_coef * e->run->loss_scale,
+        .dtype = e->in[0].dtype,
         .logits = e->in[0].data,
         .lse = e->out[1].data,
         .label = e->in[1].data,
@@ -152,6 +156,7 @@ enum zb_status zb_xent_backward_input(struct zb_emit *e)
         .ld_d = zb_view_row_stride(&e->d_in[0]),
         .n_class = zb_shape_cols(&e->in[0].shape),
         .scale = e->loss_coef * e->run->loss_scale,
+        .dtype = e->in[0].dtype,
         .logits = e->in[0].data,
         .lse = e->out[1].data,
         .label = e->in[1].data,
@@ -172,7 +177,7 @@ int zb_mse_shape(struct zb_graph *g, struct zb_op *op)
                          zb_shape_text(x).s, zb_shape_text(target).s);
         return -1;
     }
-    return zb_op_add_out(g, op, &y);
+    return zb_op_add_real(g, op, &y);
 }
 
 struct zb_flops zb_mse_flops(const struct zb_graph *g, const struct zb_op *op,
@@ -185,6 +190,7 @@ enum zb_status zb_mse_forward(struct zb_emit *e)
 {
     struct zb_k_mse_fwd k = {
         .n = zb_shape_elems(&e->in[0].shape),
+        .dtype = e->in[0].dtype,
         .x = e->in[0].data,
         .target = e->in[1].data,
         .loss = e->out[0].data,
@@ -198,6 +204,7 @@ enum zb_status zb_mse_backward_input(struct zb_emit *e)
     struct zb_k_mse_bwd k = {
         .n = zb_shape_elems(&e->in[0].shape),
         .scale = e->loss_coef * e->run->loss_scale,
+        .dtype = e->in[0].dtype,
         .x = e->in[0].data,
         .target = e->in[1].data,
         .dx = e->d_in[0].data,

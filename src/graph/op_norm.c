@@ -14,7 +14,7 @@ static int add_row_outs(struct zb_graph *g, struct zb_op *op, int n)
 
     s.n_dims--;
     for (int i = 0; i < n; i++) {
-        if (zb_op_add_out(g, op, &s) != 0) {
+        if (zb_op_add_real(g, op, &s) != 0) {
             return -1;
         }
     }
@@ -83,6 +83,7 @@ enum zb_status zb_layernorm_forward(struct zb_emit *e)
     struct zb_k_layernorm_fwd k = {
         .rows = zb_shape_rows(&e->in[0].shape),
         .cols = zb_shape_cols(&e->in[0].shape),
+        .dtype = e->in[0].dtype,
         .eps = e->op->u.norm.eps,
         .x = e->in[0].data,
         .gamma = e->in[1].data,
@@ -100,6 +101,7 @@ enum zb_status zb_layernorm_backward_input(struct zb_emit *e)
     struct zb_k_layernorm_bwd k = {
         .rows = zb_shape_rows(&e->in[0].shape),
         .cols = zb_shape_cols(&e->in[0].shape),
+        .dtype = e->in[0].dtype,
         .dy = e->d_out.data,
         .x = e->in[0].data,
         .gamma = e->in[1].data,
@@ -117,6 +119,7 @@ enum zb_status zb_layernorm_backward_weight(struct zb_emit *e)
     struct zb_k_layernorm_bwd_w k = {
         .rows = zb_shape_rows(&e->in[0].shape),
         .cols = zb_shape_cols(&e->in[0].shape),
+        .dtype = e->in[0].dtype,
         .dy = e->d_out.data,
         .x = e->in[0].data,
         .mean = e->out[1].data,
@@ -128,6 +131,7 @@ enum zb_status zb_layernorm_backward_weight(struct zb_emit *e)
         .rows = zb_shape_rows(&e->d_out.shape),
         .cols = zb_shape_cols(&e->d_out.shape),
         .ldx = zb_shape_cols(&e->d_out.shape),
+        .dtype = e->d_out.dtype,
         .x = k.dy,
         .y = k.dbeta,
     };
@@ -141,6 +145,7 @@ enum zb_status zb_rmsnorm_forward(struct zb_emit *e)
     struct zb_k_rmsnorm_fwd k = {
         .rows = zb_shape_rows(&e->in[0].shape),
         .cols = zb_shape_cols(&e->in[0].shape),
+        .dtype = e->in[0].dtype,
         .eps = e->op->u.norm.eps,
         .x = e->in[0].data,
         .gamma = e->in[1].data,
@@ -156,6 +161,7 @@ enum zb_status zb_rmsnorm_backward_input(struct zb_emit *e)
     struct zb_k_rmsnorm_bwd k = {
         .rows = zb_shape_rows(&e->in[0].shape),
         .cols = zb_shape_cols(&e->in[0].shape),
+        .dtype = e->in[0].dtype,
         .dy = e->d_out.data,
         .x = e->in[0].data,
         .gamma = e->in[1].data,
@@ -172,6 +178,7 @@ enum zb_status zb_rmsnorm_backward_weight(struct zb_emit *e)
     struct zb_k_rmsnorm_bwd_w k = {
         .rows = zb_shape_rows(&e->in[0].shape),
         .cols = zb_shape_cols(&e->in[0].shape),
+        .dtype = e->in[0].dtype,
         .dy = e->d_out.data,
         .x = e->in[0].data,
         .rstd = e->out[1].data,

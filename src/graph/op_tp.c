@@ -127,14 +127,14 @@ static int change_tokens(struct zb_graph *g, struct zb_op *op, int64_t from,
         return -1;
     }
     y.dim[1] = to;
-    return zb_op_add_out(g, op, &y);
+    return zb_op_add_like(g, op, &y, 0);
 }
 
 static int like_x(struct zb_graph *g, struct zb_op *op)
 {
     struct zb_shape y = *zb_op_shape(g, op, 0);
 
-    return zb_op_add_out(g, op, &y);
+    return zb_op_add_like(g, op, &y, 0);
 }
 
 int zb_enter_shape(struct zb_graph *g, struct zb_op *op)
@@ -206,7 +206,7 @@ int zb_collect_shape(struct zb_graph *g, struct zb_op *op)
                          zb_shape_text(zb_op_shape(g, op, 0)).s);
         return -1;
     }
-    return zb_op_add_out(g, op, &y);
+    return zb_op_add_like(g, op, &y, 0);
 }
 
 enum zb_status zb_collect_forward(struct zb_emit *e)
@@ -267,6 +267,7 @@ enum zb_status zb_bias_forward(struct zb_emit *e)
         .seq = 1,
         .cols = zb_shape_cols(&e->in[0].shape),
         .n_pos = 1,
+        .dtype = e->in[0].dtype,
         .x = e->in[0].data,
         .table = e->in[1].data,
         .y = e->out[0].data,
@@ -281,6 +282,7 @@ enum zb_status zb_bias_backward_weight(struct zb_emit *e)
         .rows = zb_shape_rows(&e->d_out.shape),
         .cols = zb_shape_cols(&e->d_out.shape),
         .ldx = zb_view_row_stride(&e->d_out),
+        .dtype = e->d_out.dtype,
         .x = e->d_out.data,
         .y = e->d_in[1].data,
     };

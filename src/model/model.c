@@ -307,6 +307,7 @@ static enum zb_status make(const struct zb_config *c,
     } else {
         ZB_TRY(zb_graph_new(&g));
     }
+    zb_g_storage(g, o->storage);
     st = build_graph(c, o, g);
     if (st == ZB_OK) {
         st = wrap(g, c->family->name, &m);

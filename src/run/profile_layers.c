@@ -180,7 +180,7 @@ static enum zb_status alloc_layer(struct zb_seat *s, struct layer *l)
         .bind = r->max,
         .data = l->data,
         .consts = l->konst,
-        .param = l->value,
+        .param = (void *const *)l->value,
         .grad = l->grad,
         .loss_sum = l->loss_sum,
         .loss_scale = 1 / (double)zb_graph_loss_elems(r->g, &r->max),

@@ -68,8 +68,13 @@ static void read_params(struct golden *d)
 
 void golden_open(struct golden *d, const char *name)
 {
+    golden_open_as(d, name, ZB_DTYPE_REAL);
+}
+
+void golden_open_as(struct golden *d, const char *name, enum zb_dtype storage)
+{
     char rel[128];
-    struct zb_model_opts opts = {.max_seq = 0};
+    struct zb_model_opts opts = {.storage = storage};
     const struct zb_st_tensor *t;
     int at = 0;
 

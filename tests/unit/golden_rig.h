@@ -20,6 +20,7 @@ struct golden {
 
 /* Case `name` of tests/golden/. Asserts success. */
 void golden_open(struct golden *d, const char *name);
+void golden_open_as(struct golden *d, const char *name, enum zb_dtype storage);
 void golden_close(struct golden *d);
 
 /* A tensor of the file as doubles, to be freed. Asserts that it is there. */

@@ -9,6 +9,7 @@
 
 #include "zb/backend.h"
 #include "zb/check.h"
+#include "kern/half.h"
 
 #define GUARD 64
 #define GUARD_BYTE 0xA5
@@ -63,6 +64,40 @@ static struct block block_new(struct rig *k, size_t bytes, const void *values)
         sync(k);
     }
     return b;
+}
+
+/* The host's reals as the graph stores them, in a block of `bytes`. */
+static struct block block_store(struct rig *k, size_t bytes,
+                                enum zb_dtype dtype, const void *values)
+{
+    const zb_real *x = values;
+    size_t n = bytes / sizeof(uint16_t);
+    struct block b;
+    uint16_t *y;
+
+    if (dtype != ZB_DTYPE_BF16 && dtype != ZB_DTYPE_F16) {
+        return block_new(k, bytes, values);
+    }
+    y = calloc(n, sizeof(*y));
+    for (size_t i = 0; i < n; i++) {
+        y[i] = dtype == ZB_DTYPE_BF16 ? zb_bf16_of_float((float)x[i])
+                                      : zb_f16_of_float((float)x[i]);
+    }
+    b = block_new(k, bytes, y);
+    free(y);
+    return b;
+}
+
+static double load(enum zb_dtype dtype, const void *x, int64_t i)
+{
+    switch (dtype) {
+    case ZB_DTYPE_BF16:
+        return (double)zb_float_of_bf16(((const uint16_t *)x)[i]);
+    case ZB_DTYPE_F16:
+        return (double)zb_float_of_f16(((const uint16_t *)x)[i]);
+    default:
+        return (double)((const zb_real *)x)[i];
+    }
 }
 
 static void *at(const struct block *b)
@@ -192,10 +227,14 @@ static void open_data(struct rig *k)
             struct zb_bind bind = bind_of(k, m);
             size_t bytes = bound_bytes(&info, &bind);
             const char *src = k->batch->data[d];
+            size_t elem = zb_dtype_is_storage(info.dtype)
+                              ? sizeof(zb_real)
+                              : zb_dtype_bytes(info.dtype);
+            size_t row = bytes / zb_dtype_bytes(info.dtype) * elem /
+                         (size_t)k->rows[m];
 
-            k->data[m * n_data + d] = block_new(
-                k, bytes,
-                src + bytes / (size_t)k->rows[m] * (size_t)k->row0[m]);
+            k->data[m * n_data + d] = block_store(
+                k, bytes, info.dtype, src + row * (size_t)k->row0[m]);
             k->data_ptr[m * n_data + d] = at(&k->data[m * n_data + d]);
         }
     }
@@ -224,7 +263,10 @@ static void open_params(struct rig *k, zb_real *const *params)
         size_t bytes = param_elems(k->g, p) * sizeof(zb_real);
         void *zeros = calloc(1, bytes);
 
-        k->param[p] = block_new(k, bytes, params[p]);
+        k->param[p] = block_store(k,
+                                  param_elems(k->g, p) *
+                                      zb_dtype_bytes(zb_graph_storage(k->g)),
+                                  zb_graph_storage(k->g), params[p]);
         k->param_ptr[p] = at(&k->param[p]);
         for (int u = 0; u < info.n_uses; u++) {
             k->grad[info.use_ids[u]] = block_new(k, bytes, zeros);
@@ -383,7 +425,7 @@ static struct zb_chunk_run run_of(struct rig *k, int c, int m, double scale)
         .bind = bind_of(k, m),
         .data = k->data_ptr + m * zb_graph_n_data(k->g),
         .consts = k->consts_ptr,
-        .param = (zb_real *const *)k->param_ptr,
+        .param = k->param_ptr,
         .grad = (zb_real *const *)k->grad_ptr,
         .loss_sum = at(&k->loss[m]),
         .loss_scale = scale,
@@ -425,21 +467,22 @@ static void save_output(struct rig *k, int c, int m,
 {
     struct zb_view v;
     int64_t n;
-    zb_real *host;
+    void *host;
 
     if (zb_graph_n_outputs(k->g) == 0) {
         return;
     }
     v = zb_chunk_output(k->chunk[c], run, 0);
     n = zb_shape_elems(&v.shape);
-    host = calloc((size_t)n, sizeof(*host));
+    host = calloc((size_t)n, zb_dtype_bytes(v.dtype));
     ZBT_OK(k->be->ops->copy_out(k->stream, host, v.data,
-                                (size_t)n * sizeof(*host), "output"));
+                                (size_t)n * zb_dtype_bytes(v.dtype),
+                                "output"));
     sync(k);
     r->output = realloc(r->output,
                         (size_t)(r->n_output + n) * sizeof(*r->output));
     for (int64_t i = 0; i < n; i++) {
-        r->output[r->n_output + i] = (double)host[i];
+        r->output[r->n_output + i] = load(v.dtype, host, i);
     }
     r->n_output += n;
     free(host);

@@ -19,7 +19,8 @@
 #include "zb/graph.h"
 #include "zbt.h"
 
-/* Host arrays, one per data field; the first dimension is the batch. */
+/* Host arrays, one per data field; the first dimension is the batch. Reals, here
+ * and of parameters, are zb_real also where the graph stores another type. */
 struct rig_batch {
     int rows, seq;
     const void *const *data;

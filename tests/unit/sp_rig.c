@@ -383,7 +383,7 @@ static enum zb_status run_rank(struct member *m)
         .bind = grp->bind,
         .data = p.data,
         .consts = p.consts,
-        .param = (zb_real *const *)p.param,
+        .param = p.param,
         .grad = (zb_real *const *)p.grad,
         .loss_scale = grp->o->loss_scale,
         .is_training = !grp->o->is_eval,

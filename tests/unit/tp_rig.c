@@ -206,7 +206,7 @@ static struct zb_chunk_run run_of(struct rank *k, int c)
         .bind = k->s->bind,
         .data = k->data,
         .consts = k->consts,
-        .param = (zb_real *const *)k->param,
+        .param = k->param,
         .grad = (zb_real *const *)k->grad,
         .loss_sum = k->loss_d,
         .loss_scale = k->s->scale,
