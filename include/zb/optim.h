@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Optimizers: AdamW and SGD on device memory, learning rate schedules, and
- * clipping by the global norm.
+ * Optimizers: AdamW and SGD on device memory, learning rate schedules, clipping
+ * by the global norm, and the scale of the loss where gradients are stored in
+ * fp16.
  *
  *     double lr = zb_lr_at(&sched, step);
  *     double scale = zb_clip_scale(norm, max_norm);
@@ -52,13 +53,17 @@ double zb_clip_scale(double norm, double max_norm);
 /* Numbers of state per parameter element: moments kept beside it. */
 size_t zb_optim_state_reals(const struct zb_optim *opt);
 
-/* One parameter: n elements each. m and v are the state, NULL as unused. */
+/* One parameter: n elements each. m and v are the state, NULL as unused. Where
+ * parameters are stored in 16 bits, `param` is the master that is updated and
+ * `stored`, of type `dtype`, what the model reads; else `stored` is NULL. */
 struct zb_optim_param {
     const char *name;
     int64_t n;
     int no_decay;
     const zb_real *grad;
     zb_real *param, *m, *v;
+    enum zb_dtype dtype;
+    void *stored;
 };
 
 /* Enqueue the update of one parameter at step t (from 1). */
@@ -67,5 +72,44 @@ enum zb_status zb_optim_step(const struct zb_optim *opt,
                              struct zb_stream *stream,
                              const struct zb_optim_param *p, int64_t t,
                              double lr, double grad_scale) ZB_CHECKED;
+
+/* ---- the scale of the loss ------------------------------------------------
+ *
+ * Gradients below fp16's smallest number would be lost, so the loss (its
+ * gradient) is multiplied with a scale, and gradients with 1 / scale before
+ * they are used. It grows until they overflow; a step that overflowed is left
+ * out. One scaler decides for all ranks:
+ *
+ *     zb_chunk_run.loss_scale *= scaler.scale;
+ *     ... F, B, W, reduction, norm: the overflow is a norm that is not finite
+ *     grad_scale = zb_clip_scale(norm / scaler.scale, ..) / scaler.scale;
+ *     ZB_TRY(zb_scaler_update(&scaler, is_overflow));
+ */
+
+struct zb_scaler_opts {
+    double initial_scale, min_scale, max_scale; /* 0 < min <= initial <= max */
+    double growth_factor;    /* > 1 */
+    double backoff_factor;   /* between 0 and 1 */
+    int64_t growth_interval; /* steps without overflow before it grows */
+    int64_t hysteresis;      /* overflows before it falls, counted until it
+                                grows the next time */
+};
+
+/* `scale`, n_good and n_overflows are all of its state, for checkpoints. */
+struct zb_scaler {
+    struct zb_scaler_opts o;
+    double scale;
+    int64_t n_good;      /* steps since the last overflow or growth */
+    int64_t n_overflows; /* since the last growth */
+};
+
+/* ZB_ECONFIG names the value that is out of range. */
+enum zb_status zb_scaler_init(struct zb_scaler *s,
+                              const struct zb_scaler_opts *o) ZB_CHECKED;
+
+/* After each step. ZB_EDEVICE when a step overflowed at min_scale: nothing can
+ * help then. */
+enum zb_status zb_scaler_update(struct zb_scaler *s,
+                                int is_overflow) ZB_CHECKED;
 
 #endif
