@@ -124,7 +124,8 @@ static void make(struct setup *u, const struct shape *s,
     u->part = part != NULL ? *part : (struct part){s->seq, 0, 0, s->seq, 0};
     *p = (struct zb_k_attention_fwd){
         .batch = s->batch, .seq = s->seq, .kv_seq = u->part.kv_seq,
-        .whole = u->part.whole, .q_first = u->part.q_first, .k_first = u->part.k_first,
+        .whole = u->part.whole, .q_first = u->part.q_first,
+        .k_first = u->part.k_first,
         .first_head = u->part.first_head, .q_heads = s->q_heads,
         .kv_heads = s->kv_heads, .head_dim = s->dim, .causal = s->causal,
         .scale = 1.7 / sqrt((double)s->dim), .dropout = s->dropout};
@@ -234,7 +235,8 @@ static double factor(const struct setup *u, int64_t b, int64_t h, int64_t i,
     struct zb_philox_key key = zb_philox_site_key(
         u->p.philox.seed, u->p.philox.step, u->p.philox.site);
     int64_t key_row = u->part.k_first + j;
-    int64_t row = (u->part.first_head + h) * u->part.whole + u->part.q_first + i;
+    int64_t row =
+        (u->part.first_head + h) * u->part.whole + u->part.q_first + i;
     uint64_t block = (uint64_t)(row * ((u->part.whole + 3) / 4) + key_row / 4);
     struct zb_philox_out x = zb_philox(key, block, (uint64_t)u->sample[b]);
     uint32_t r[4] = {x.x0, x.x1, x.x2, x.x3};
@@ -242,7 +244,8 @@ static double factor(const struct setup *u, int64_t b, int64_t h, int64_t i,
     if (s->dropout == 0) {
         return 1;
     }
-    return r[key_row % 4] < s->dropout * 4294967296.0 ? 0 : 1 / (1 - s->dropout);
+    return r[key_row % 4] < s->dropout * 4294967296.0 ? 0
+                                                      : 1 / (1 - s->dropout);
 }
 
 static void reference_query(struct setup *u, int64_t b, int64_t h, int64_t i)
