@@ -9,7 +9,7 @@ kern:
 trace: base
 conf: base
 plan: base
-tensor: base
+tensor: base kern
 data: base tensor
 backend: base tensor kern
 graph: base tensor backend

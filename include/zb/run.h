@@ -107,6 +107,10 @@ struct zb_session_opts {
     /* sim backend: time of reducing gradients and gathering parameters. */
     double sim_link_ns_per_byte, sim_link_latency_ns;
     const char *pretrained; /* safetensors file with start values, or NULL */
+    /* How the loss is scaled; initial_scale 0: it is not. The type tensors are
+     * stored in is that of the model's graph (zb_graph_storage): where it is not
+     * zb_real, masters in zb_real are kept with the moments. */
+    struct zb_scaler_opts scaler;
 };
 
 /* One device, plain AdamW, everything else as documented in zbrun.ini(5). */
@@ -145,8 +149,9 @@ struct zb_step_input {
      * seq_len, which is the distance of rows in memory: what is behind is
      * padding that nobody reads. NULL: all have seq_len. */
     const int64_t *micro_len;
-    /* [n_data] fields in the order of the model's graph; the first dimension of
-     * each is n_rows. */
+    /* [n_data] fields in the order of the model's graph, in the types that
+     * zb_graph_data() says (reals in that of zb_graph_storage(); see
+     * zb_dtype_store); the first dimension of each is n_rows. */
     const void *const *field;
     const int64_t *sample; /* [n_rows] global sample indices (dropout) */
 };
@@ -161,6 +166,8 @@ struct zb_step_result {
     double loss_sum;      /* sum of the loss elements that count */
     int64_t n_counted;    /* how many count */
     double grad_norm;     /* before clipping; set by zb_optimizer_step() */
+    double scale;         /* of the loss, in this step; set likewise */
+    int is_skipped;       /* 1: gradients overflowed, nothing was updated */
     /* Set by the caller for ZB_RETURN_OUTPUTS: room for each output of the
      * graph, rows in batch order. */
     zb_real *const *output;
@@ -189,6 +196,7 @@ enum zb_status zb_execute_pipeline(struct zb_session *s,
                                    struct zb_step_result *res) ZB_CHECKED;
 
 /* Sum the uses of shared parameters, clip by the global norm, update. */
+/* ZB_EDEVICE when they overflowed at the least scale of the loss. */
 enum zb_status zb_optimizer_step(struct zb_session *s, double lr,
                                  struct zb_step_result *res) ZB_CHECKED;
 enum zb_status zb_zero_grad(struct zb_session *s) ZB_CHECKED;

@@ -43,6 +43,10 @@ enum zb_dtype {
 /* Whether this build can store in t: the one in double stores zb_real only. */
 int zb_dtype_is_storage(enum zb_dtype t);
 
+/* n numbers of host memory as elements of type t, rounded, and back. */
+void zb_dtype_store(enum zb_dtype t, int64_t n, const zb_real *x, void *y);
+void zb_dtype_load(enum zb_dtype t, int64_t n, const void *x, zb_real *y);
+
 size_t zb_dtype_bytes(enum zb_dtype t);
 const char *zb_dtype_str(enum zb_dtype t);
 

@@ -130,12 +130,26 @@ static struct zb_parallel parallel_of(const struct zb_conf_parallel *c)
     };
 }
 
+/* "auto" is fp32 on the backends there are. */
+static enum zb_dtype storage_of(const struct zb_conf_precision *c)
+{
+    static const enum zb_dtype storage[] = {
+        [ZB_CONF_DTYPE_AUTO] = ZB_DTYPE_REAL,
+        [ZB_CONF_FP32] = ZB_DTYPE_REAL,
+        [ZB_CONF_BF16] = ZB_DTYPE_BF16,
+        [ZB_CONF_FP16] = ZB_DTYPE_F16,
+    };
+
+    return storage[c->precision];
+}
+
 static enum zb_status make_model(struct zbrun_job *job)
 {
     const struct zb_parallel par = parallel_of(&job->conf->parallel);
     struct zb_model_opts mo = {.max_seq = job->conf->data.seq_len,
                                .init_std = job->conf->model.init_std,
-                               .par = &par};
+                               .par = &par,
+                               .storage = storage_of(&job->conf->precision)};
 
     if (job->conf->model.path != NULL) {
         ZB_TRY(model_from_path(job, &mo));
@@ -418,6 +432,21 @@ static enum zb_recompute recompute_of(int choice)
     return recompute[choice];
 }
 
+static struct zb_scaler_opts scaler_of(const struct zb_conf_precision *c)
+{
+    struct zb_scaler_opts o = {
+        .initial_scale = c->precision == ZB_CONF_FP16 ? c->initial_scale : 0,
+        .min_scale = c->min_scale,
+        .max_scale = c->max_scale,
+        .growth_factor = c->growth_factor,
+        .backoff_factor = c->backoff_factor,
+        .growth_interval = c->growth_interval,
+        .hysteresis = c->hysteresis,
+    };
+
+    return o;
+}
+
 static enum zb_status set_session(struct zbrun_job *job)
 {
     const struct zb_conf *c = job->conf;
@@ -456,6 +485,7 @@ static enum zb_status set_session(struct zbrun_job *job)
                                 : default_threads(job->n_devices);
     o->seed = c->train.seed;
     o->optim = optim_of(&c->optimizer);
+    o->scaler = scaler_of(&c->precision);
     o->loss_average = c->train.loss_average == ZB_CONF_LOSS_MICROBATCH
                           ? ZB_LOSS_PER_MICROBATCH
                           : ZB_LOSS_PER_TOKEN;

@@ -44,7 +44,8 @@ enum zb_status zbrun_log_step(FILE *f, const char *path,
     put_number(f, "bubble", 6, r->bubble);
     put_number(f, "bubble_planned", 6, r->bubble_planned);
     put_number(f, "mfu", 6, r->mfu);
-    fprintf(f, ",\"scale\":1,\"skipped\":false");
+    put_number(f, "scale", 9, r->scale);
+    fprintf(f, ",\"skipped\":%s", r->is_skipped ? "true" : "false");
     if (r->has_eval) {
         put_number(f, "eval_loss", 9, r->eval_loss);
         put_hex(f, "eval_loss_hex", r->eval_loss);

@@ -16,6 +16,8 @@
 struct zbrun_record {
     int64_t step, n_steps;
     double loss, grad_norm, lr;
+    double scale;   /* of the loss */
+    int is_skipped; /* 1: gradients overflowed, nothing was updated */
     int64_t tokens;
     double step_s, bubble, bubble_planned, mfu;
     int has_eval;

@@ -280,6 +280,8 @@ static enum zb_status take_step(struct loop *l, int64_t step,
     r->step = step;
     r->loss = res.loss;
     r->grad_norm = res.grad_norm;
+    r->scale = res.scale;
+    r->is_skipped = res.is_skipped;
     r->tokens = in.n_rows * in.seq_len;
     r->step_s = (double)(zb_now_ns() - begin) * 1e-9;
     r->bubble = zb_session_measured_bubble(l->s);
@@ -326,7 +328,10 @@ static void show(struct loop *l, const struct zbrun_record *r)
 /* Once: later steps have nothing else to say. */
 static void warn_diverged(struct loop *l, const struct zbrun_record *r)
 {
-    if (!l->is_diverged && !(isfinite(r->loss) && isfinite(r->grad_norm))) {
+    int is_finite =
+        isfinite(r->loss) && (isfinite(r->grad_norm) || r->is_skipped);
+
+    if (!l->is_diverged && !is_finite) {
         l->is_diverged = 1;
         zb_log(ZB_LOG_WARN,
                "step %lld: the run has diverged: loss %g, gradient norm %g",

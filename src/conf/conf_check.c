@@ -220,6 +220,13 @@ static enum zb_status check_schedule(const struct zb_conf *conf)
     return ZB_OK;
 }
 
+/* Where `key` is set, or else `other`. */
+static const char *where_set(const struct zb_conf *conf, const char *key,
+                             const char *other)
+{
+    return zb_conf_where(conf, zb_conf_is_set(conf, key) ? key : other);
+}
+
 static enum zb_status check_numbers(const struct zb_conf *conf)
 {
     const struct zb_conf_precision *fp = &conf->precision;
@@ -241,13 +248,21 @@ static enum zb_status check_numbers(const struct zb_conf *conf)
                        zb_conf_where(conf, "optimizer.min_lr"), o->min_lr,
                        o->lr, zb_conf_where(conf, "optimizer.lr"));
     }
-    if (fp->min_scale > fp->initial_scale ||
-        fp->initial_scale > fp->max_scale) {
+    if (fp->min_scale > fp->initial_scale) {
         return zb_fail(ZB_ECONFIG,
-                       "%s: precision.initial_scale = %g is not between "
-                       "min_scale = %g and max_scale = %g",
-                       zb_conf_where(conf, "precision.initial_scale"),
-                       fp->initial_scale, fp->min_scale, fp->max_scale);
+                       "%s: precision.min_scale = %g is more than "
+                       "initial_scale = %g",
+                       where_set(conf, "precision.min_scale",
+                                 "precision.initial_scale"),
+                       fp->min_scale, fp->initial_scale);
+    }
+    if (fp->initial_scale > fp->max_scale) {
+        return zb_fail(ZB_ECONFIG,
+                       "%s: precision.initial_scale = %g is more than "
+                       "max_scale = %g",
+                       where_set(conf, "precision.max_scale",
+                                 "precision.initial_scale"),
+                       fp->initial_scale, fp->max_scale);
     }
     if (targets > INT32_MAX) {
         return zb_fail(ZB_ECONFIG,
@@ -307,6 +322,11 @@ static int is_dir_unset(const struct zb_conf *conf)
     return conf->checkpoint.dir == NULL;
 }
 
+static int is_not_fp16(const struct zb_conf *conf)
+{
+    return conf->precision.precision != ZB_CONF_FP16;
+}
+
 /* Keys that say nothing beside certain values of others. */
 static const struct idle_rule {
     const char *section, *name;
@@ -326,6 +346,13 @@ static const struct idle_rule {
     {"train", "eval_batches", is_eval_off, "an unset data.valid"},
     {"model", "init_std", is_pretrained, "model.init = pretrained"},
     {"checkpoint", "keep", is_dir_unset, "an unset checkpoint.dir"},
+    {"precision", "initial_scale", is_not_fp16, "a precision without fp16"},
+    {"precision", "min_scale", is_not_fp16, "a precision without fp16"},
+    {"precision", "max_scale", is_not_fp16, "a precision without fp16"},
+    {"precision", "growth_factor", is_not_fp16, "a precision without fp16"},
+    {"precision", "backoff_factor", is_not_fp16, "a precision without fp16"},
+    {"precision", "growth_interval", is_not_fp16, "a precision without fp16"},
+    {"precision", "hysteresis", is_not_fp16, "a precision without fp16"},
 };
 
 static void warn_idle(const struct zb_conf *conf)

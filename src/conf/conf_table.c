@@ -92,8 +92,8 @@ static const struct zb_conf_choice lr_schedule_choices[] = {
 static const struct zb_conf_choice precision_choices[] = {
     {"auto", ZB_CONF_DTYPE_AUTO, NULL},
     {"fp32", ZB_CONF_FP32, NULL},
-    {"bf16", ZB_CONF_BF16, "bf16"},
-    {"fp16", ZB_CONF_FP16, "fp16"},
+    {"bf16", ZB_CONF_BF16, NULL},
+    {"fp16", ZB_CONF_FP16, NULL},
     {NULL, 0, NULL},
 };
 
@@ -127,10 +127,6 @@ static const struct zb_conf_choice resume_choices[] = {
             .missing = "array files", .idle = "",                              \
             .help = "Array data: the file of field " #name_ "."                \
     }
-#define SCALER(name_, kind_, def_)                                             \
-    ROW(precision, name_, kind_, def_), .missing = "fp16 loss scaling",        \
-                                        .idle = (def_)
-
 static const struct zb_conf_opt table[] = {
     {ROW(model, path, PATH, ""),
      .help = "Hugging Face directory with config.json and, for init = "
@@ -287,20 +283,22 @@ static const struct zb_conf_opt table[] = {
     {ROW(precision, precision, ENUM, "auto"), .choices = precision_choices,
      .help = "Type of parameters and activations; auto: fp32 on cpu, bf16 on "
              "cuda."},
-    {SCALER(initial_scale, DOUBLE, "65536"), RANGE(0, MANY), .lo_open = 1,
-     .help = "fp16: first loss scale."},
-    {SCALER(min_scale, DOUBLE, "1"), RANGE(0, MANY), .lo_open = 1,
-     .help = "fp16: least loss scale."},
-    {SCALER(growth_factor, DOUBLE, "2"), RANGE(1, 1e6),
-     .help = "fp16: factor of growth."},
-    {SCALER(backoff_factor, DOUBLE, "0.5"), RANGE(0, 1), .lo_open = 1,
+    {ROW(precision, initial_scale, DOUBLE, "65536"), RANGE(0, MANY),
+     .lo_open = 1, .help = "fp16: first loss scale."},
+    {ROW(precision, min_scale, DOUBLE, "1"), RANGE(0, MANY), .lo_open = 1,
+     .help = "fp16: least loss scale; an overflow at it ends the run."},
+    {ROW(precision, growth_factor, DOUBLE, "2"), RANGE(1, 1e6),
+     .lo_open = 1, .help = "fp16: factor of growth."},
+    {ROW(precision, backoff_factor, DOUBLE, "0.5"), RANGE(0, 1), .lo_open = 1,
+     .hi_open = 1,
      .help = "fp16: factor after an overflow."},
-    {SCALER(growth_interval, I64, "1000"), RANGE(1, HUGE_COUNT),
+    {ROW(precision, growth_interval, I64, "1000"), RANGE(1, HUGE_COUNT),
      .help = "fp16: steps without overflow before the scale grows."},
-    {SCALER(hysteresis, I64, "2"), RANGE(1, HUGE_COUNT),
-     .help = "fp16: overflows before the scale falls."},
-    {SCALER(max_scale, DOUBLE, "4294967296"), RANGE(0, MANY), .lo_open = 1,
-     .help = "fp16: greatest loss scale."},
+    {ROW(precision, hysteresis, I64, "2"), RANGE(1, HUGE_COUNT),
+     .help = "fp16: overflows, counted until the scale grows, before it "
+             "falls."},
+    {ROW(precision, max_scale, DOUBLE, "4294967296"), RANGE(0, MANY),
+     .lo_open = 1, .help = "fp16: greatest loss scale."},
 
     {ROW(train, steps, I64, "100"), RANGE(0, HUGE_COUNT),
      .help = "Optimizer steps of the whole run."},

@@ -111,6 +111,7 @@ static struct zb_bucket *open_bucket(struct zb_buckets *b,
         .grad = ZB_NO_OFFSET,
         .m = ZB_NO_OFFSET,
         .v = ZB_NO_OFFSET,
+        .master = ZB_NO_OFFSET,
         .undo = ZB_NO_OFFSET,
     };
     return k;

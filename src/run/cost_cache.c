@@ -53,10 +53,11 @@ enum zb_status zb_cost_key(const struct zb_profile_request *r,
 #ifdef HAVE_ONEDNN
         " with onednn"
 #endif
-        "; %s, %s, %d cores, %d devices of %d threads; %zu byte reals, "
+        "; %s, %s, %d cores, %d devices of %d threads; %zu byte reals, %s, "
         "optimizer state %zu, %lld rows of %lld; layers",
         what, PACKAGE_VERSION, backend, zb_processor_name(cpu), n_cores(),
         r->o->n_stages, r->o->threads_per_device, sizeof(zb_real),
+        zb_dtype_str(zb_graph_storage(r->g)),
         zb_optim_state_reals(&r->o->optim),
         (long long)r->max.value[ZB_SYM_BATCH],
         (long long)r->max.value[ZB_SYM_SEQ]);

@@ -172,32 +172,87 @@ static size_t param_bytes(const struct zb_worker *w, int param)
     return (size_t)zb_param_elems(w->s->plan, param) * sizeof(zb_real);
 }
 
-static enum zb_status copy_part(struct zb_worker *w, struct copy_arg *a,
-                                const zb_real *src, const char *label)
+static zb_real *add_part(struct zb_worker *w, struct copy_arg *a)
 {
     zb_real *part = zb_alloc_array(
         (size_t)zb_param_elems(w->s->plan, a->param), sizeof(*part));
 
+    a->part[w->column] = part;
+    return part;
+}
+
+static enum zb_status copy_part(struct zb_worker *w, struct copy_arg *a,
+                                const zb_real *src, const char *label)
+{
+    zb_real *part = add_part(w, a);
+
     if (part == NULL) {
         return ZB_ENOMEM;
     }
-    a->part[w->column] = part;
     ZB_TRY(w->ops->copy_out(w->stream, part, src, param_bytes(w, a->param),
                             label));
     return w->ops->stream_sync(w->stream);
 }
 
-/* One of those that hold the same shard. */
+/* What was updated, which ranks may have parts of: zeros are around them. */
+static enum zb_status copy_master(struct zb_worker *w, struct copy_arg *a)
+{
+    zb_real *part = add_part(w, a), *master;
+    int64_t first, n;
+
+    if (part == NULL) {
+        return ZB_ENOMEM;
+    }
+    n = zb_worker_master(w, a->param, &master, &first);
+    if (n > 0) {
+        ZB_TRY(w->ops->copy_out(w->stream, part + first, master,
+                                (size_t)n * sizeof(*part), "parameter"));
+    }
+    return w->ops->stream_sync(w->stream);
+}
+
+/* A parameter of 16 bits that is not trained. */
+static enum zb_status copy_stored(struct zb_worker *w, struct copy_arg *a)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    int64_t n = zb_param_elems(p, a->param);
+    void *stored = zb_alloc(zb_stored_bytes(p, n));
+    zb_real *part = add_part(w, a);
+    enum zb_status st = stored == NULL || part == NULL ? ZB_ENOMEM : ZB_OK;
+
+    if (st == ZB_OK) {
+        st = w->ops->copy_out(w->stream, stored, w->value[a->param],
+                              zb_stored_bytes(p, n), "parameter");
+    }
+    if (st == ZB_OK) {
+        st = w->ops->stream_sync(w->stream);
+    }
+    if (st == ZB_OK) {
+        zb_dtype_load(p->storage, n, stored, part);
+    }
+    zb_free(stored);
+    return st;
+}
+
+/* One of those that hold the same shard; of masters, all that have a part. */
 static enum zb_status do_get_param(struct zb_worker *w, void *arg)
 {
     struct copy_arg *a = arg;
     const struct zb_run_plan *p = w->s->plan;
+    struct zb_param_info info = zb_graph_param(p->g, a->param);
+    int is_first = w->dp == 0 && w->sp == 0;
 
-    if (p->owner[a->param] != w->stage || w->dp > 0 || w->sp > 0 ||
-        w->tp % zb_graph_param(p->g, a->param).n_copies != 0) {
+    if (p->owner[a->param] != w->stage || w->tp % info.n_copies != 0) {
         return ZB_OK;
     }
-    return copy_part(w, a, w->value[a->param], "parameter");
+    if (p->storage == ZB_DTYPE_REAL) {
+        return is_first ? copy_part(w, a, w->value[a->param], "parameter")
+                        : ZB_OK;
+    }
+    if (info.has_gradient) {
+        return is_first || p->o.zero_stage > 0 ? copy_master(w, a) : ZB_OK;
+    }
+    return is_first ? copy_stored(w, a) : ZB_OK;
 }
 
 /* Every device that holds the parameter gets its shard of the value. */
@@ -216,12 +271,7 @@ static enum zb_status do_set_param(struct zb_worker *w, void *arg)
         return ZB_ENOMEM;
     }
     zb_shard_from_whole(w->s->plan, a->param, w->tp, a->whole, shard);
-    ZB_TRY_GOTO(st,
-                w->ops->copy_in(w->stream, w->value[a->param], shard,
-                                param_bytes(w, a->param), "parameter"),
-                out);
-    st = w->ops->stream_sync(w->stream);
-out:
+    st = zb_worker_put_param(w, a->param, shard);
     zb_free(shard);
     return st;
 }
@@ -318,6 +368,8 @@ enum zb_status zb_session_set_param(struct zb_session *s, int param,
 enum zb_status zb_session_get_grad(struct zb_session *s, int param,
                                    zb_real *out)
 {
+    uint64_t turn;
+
     ZB_TRY(check_param(s, param));
     if (s->is_reduced && s->plan->n_columns > 1) {
         return zb_fail(ZB_EINVAL, "gradients are spread over the ranks after "
@@ -326,7 +378,14 @@ enum zb_status zb_session_get_grad(struct zb_session *s, int param,
     for (int64_t i = 0; i < zb_param_whole_elems(s->plan, param); i++) {
         out[i] = 0; /* stays for a parameter that has no gradient */
     }
-    return get_whole(s, param, do_get_grad, out);
+    ZB_TRY(get_whole(s, param, do_get_grad, out));
+    turn = s->worker[0].turn + !s->is_reduced;
+    for (int64_t i = 0; zb_scales_loss(s->plan) &&
+                        i < zb_param_whole_elems(s->plan, param);
+         i++) {
+        out[i] /= (zb_real)s->norms.loss_scale[turn % 2];
+    }
+    return ZB_OK;
 }
 
 /* ---- all gradients into a file ------------------------------------------- */

@@ -107,6 +107,16 @@ static size_t reals(int64_t n)
     return (size_t)n * sizeof(zb_real);
 }
 
+size_t zb_stored_bytes(const struct zb_run_plan *p, int64_t n)
+{
+    return (size_t)n * zb_dtype_bytes(p->storage);
+}
+
+void *zb_stored_at(const struct zb_run_plan *p, void *array, int64_t at)
+{
+    return (char *)array + zb_stored_bytes(p, at);
+}
+
 /* The parameters of a bucket lie in it; the others each for itself. */
 static void lay_values(struct cursor *c, const struct zb_run_plan *p, int stage)
 {
@@ -116,9 +126,10 @@ static void lay_values(struct cursor *c, const struct zb_run_plan *p, int stage)
     for (int i = 0; i < l->buckets.n; i++) {
         struct zb_bucket *b = &l->buckets.bucket[i];
 
-        b->value = take(c, reals(b->n));
+        b->value = take(c, zb_stored_bytes(p, b->n));
         for (int k = 0; k < b->n_params; k++) {
-            l->param[b->param[k]] = b->value + reals(b->first[k]);
+            l->param[b->param[k]] =
+                b->value + zb_stored_bytes(p, b->first[k]);
         }
     }
     for (int k = 0; k < p->n_chunk; k++) {
@@ -128,7 +139,8 @@ static void lay_values(struct cursor *c, const struct zb_run_plan *p, int stage)
             size_t *at = &l->param[info->params[i]];
 
             if (*at == ZB_NO_OFFSET) {
-                *at = take(c, reals(zb_param_elems(p, info->params[i])));
+                *at = take(c, zb_stored_bytes(
+                                  p, zb_param_elems(p, info->params[i])));
             }
         }
     }
@@ -168,7 +180,8 @@ static void lay_grads(struct cursor *c, const struct zb_run_plan *p, int stage)
     }
 }
 
-static void lay_moments(struct cursor *c, const struct zb_run_plan *p)
+/* Moments, and masters. */
+static void lay_state(struct cursor *c, const struct zb_run_plan *p)
 {
     struct zb_layout *l = c->l;
     size_t n_state = zb_optim_state_reals(&p->o.optim);
@@ -183,6 +196,9 @@ static void lay_moments(struct cursor *c, const struct zb_run_plan *p)
         }
         if (n_state > 1) {
             b->v = take(c, reals(n));
+        }
+        if (p->storage != ZB_DTYPE_REAL) {
+            b->master = take(c, reals(n));
         }
     }
 }
@@ -354,7 +370,7 @@ static enum zb_status lay_all(struct zb_layout *l, const struct zb_run_plan *p,
     ZB_TRY(zb_buckets_init(&l->buckets, p, stage));
     lay_values(&c, p, stage);
     lay_grads(&c, p, stage);
-    lay_moments(&c, p);
+    lay_state(&c, p);
     lay_undo(&c, p);
     lay_consts(&c, p);
     if (with_schedule) {

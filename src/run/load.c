@@ -227,29 +227,35 @@ enum zb_status zb_return_output(struct zb_worker *w, const struct zb_micro *m,
     const struct zb_run_plan *p = w->s->plan;
     int64_t n = zb_shape_elems(&v->shape);
     int64_t n_last = zb_graph_output(p->g, i).n_last;
+    size_t bytes = (size_t)n * zb_dtype_bytes(v->dtype);
     zb_real *part;
+    void *stored;
     enum zb_status st;
 
     if (w->tp > 0 && n_last == 0) {
         return ZB_OK; /* rank 0 has it all */
     }
-    if (n_last == 0 && !zb_needs_staging(p, w->in)) {
+    if (n_last == 0 && v->dtype == ZB_DTYPE_REAL &&
+        !zb_needs_staging(p, w->in)) {
         return w->ops->copy_out(
             w->stream,
             w->output[i] + m->first_row * (n / m->bind.value[ZB_SYM_BATCH]),
-            v->data, (size_t)n * sizeof(zb_real), "output");
+            v->data, bytes, "output");
     }
+    stored = zb_alloc(bytes);
     part = zb_alloc_array((size_t)n, sizeof(*part));
-    if (part == NULL) {
-        return ZB_ENOMEM;
+    st = stored == NULL || part == NULL ? ZB_ENOMEM : ZB_OK;
+    if (st == ZB_OK) {
+        st = w->ops->copy_out(w->stream, stored, v->data, bytes, "output");
     }
-    ZB_TRY_GOTO(st,
-                w->ops->copy_out(w->stream, part, v->data,
-                                 (size_t)n * sizeof(*part), "output"),
-                out);
-    ZB_TRY_GOTO(st, w->ops->stream_sync(w->stream), out);
-    spread_output(w, m, v, n_last, part, w->output[i]);
-out:
+    if (st == ZB_OK) {
+        st = w->ops->stream_sync(w->stream);
+    }
+    if (st == ZB_OK) {
+        zb_dtype_load(v->dtype, n, stored, part);
+        spread_output(w, m, v, n_last, part, w->output[i]);
+    }
     zb_free(part);
+    zb_free(stored);
     return st;
 }

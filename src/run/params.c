@@ -172,6 +172,37 @@ static enum zb_status check_dims(const struct zb_st_file *f,
                    f->path, t->name, have, want);
 }
 
+enum zb_status zb_worker_put_param(struct zb_worker *w, int param,
+                                   const zb_real *shard)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    const char *name = zb_graph_param(p->g, param).name;
+    int64_t n = zb_param_elems(p, param), first, n_master;
+    zb_real *master;
+    void *stored = zb_alloc(zb_stored_bytes(p, n));
+    enum zb_status st;
+
+    if (stored == NULL) {
+        return ZB_ENOMEM;
+    }
+    zb_dtype_store(p->storage, n, shard, stored);
+    ZB_TRY_GOTO(st,
+                w->ops->copy_in(w->stream, w->value[param], stored,
+                                zb_stored_bytes(p, n), name),
+                out);
+    n_master = zb_worker_master(w, param, &master, &first);
+    if (n_master > 0) {
+        ZB_TRY_GOTO(st,
+                    w->ops->copy_in(w->stream, master, shard + first,
+                                    (size_t)n_master * sizeof(*shard), name),
+                    out);
+    }
+    st = w->ops->stream_sync(w->stream);
+out:
+    zb_free(stored);
+    return st;
+}
+
 static enum zb_status load_param(struct zb_worker *w,
                                  const struct zb_st_file *f, int param)
 {
@@ -192,11 +223,7 @@ static enum zb_status load_param(struct zb_worker *w,
     }
     ZB_TRY_GOTO(st, zb_st_read_real(f, t, host + n, n_whole), out);
     zb_shard_from_whole(w->s->plan, param, w->tp, host + n, host);
-    ZB_TRY_GOTO(st,
-                w->ops->copy_in(w->stream, w->value[param], host,
-                                (size_t)n * sizeof(zb_real), info.name),
-                out);
-    st = w->ops->stream_sync(w->stream);
+    st = zb_worker_put_param(w, param, host);
 out:
     zb_free(host);
     return st;
@@ -224,13 +251,15 @@ static enum zb_status clear_buckets(struct zb_worker *w)
 
     for (int i = 0; i < all->n; i++) {
         const struct zb_bucket *b = &all->bucket[i];
+        int64_t n = p->o.zero_stage == 0 ? b->n : b->shard;
         const struct {
             size_t at;
             int64_t n;
         } array[] = {
-            {b->value, b->n},
-            {b->m, p->o.zero_stage == 0 ? b->n : b->shard},
-            {b->v, p->o.zero_stage == 0 ? b->n : b->shard},
+            {b->value, (int64_t)(zb_stored_bytes(p, b->n) / sizeof(zb_real))},
+            {b->m, n},
+            {b->v, n},
+            {b->master, n},
         };
 
         for (size_t k = 0; k < ZB_COUNT_OF(array); k++) {
@@ -241,6 +270,54 @@ static enum zb_status clear_buckets(struct zb_worker *w)
         }
     }
     return ZB_OK;
+}
+
+/* Drawn in zb_real; `room` holds it where another type is stored. */
+static enum zb_status draw_param(struct zb_worker *w, int param, zb_real *room)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    const char *name = zb_graph_param(p->g, param).name;
+    zb_real *master, *y = room != NULL ? room : w->value[param];
+    int64_t first, n;
+
+    ZB_TRY(zb_fill_param(w->ops, w->stream, p->g, param, w->tp, p->o.seed, y));
+    if (room == NULL) {
+        return ZB_OK;
+    }
+    ZB_TRY(zb_worker_convert(w, ZB_DTYPE_REAL, room, p->storage,
+                             w->value[param], zb_param_elems(p, param), name));
+    n = zb_worker_master(w, param, &master, &first);
+    return n == 0 ? ZB_OK
+                  : zb_worker_convert(w, ZB_DTYPE_REAL, room + first,
+                                      ZB_DTYPE_REAL, master, n, name);
+}
+
+static enum zb_status draw_all(struct zb_worker *w)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    void *room = NULL;
+    int64_t most = 0;
+    enum zb_status st = ZB_OK;
+
+    for (int i = 0; i < w->n_mine; i++) {
+        int64_t n = zb_param_elems(p, w->mine[i]);
+
+        most = n > most ? n : most;
+    }
+    if (p->storage != ZB_DTYPE_REAL && most > 0) {
+        ZB_TRY(w->ops->mem_alloc(w->dev, (size_t)most * sizeof(zb_real),
+                                 "start values", &room));
+    }
+    for (int i = 0; i < w->n_mine && st == ZB_OK; i++) {
+        st = draw_param(w, w->mine[i], room);
+    }
+    if (room != NULL) {
+        enum zb_status sync = w->ops->stream_sync(w->stream);
+
+        st = st == ZB_OK ? sync : st;
+        w->ops->mem_free(w->dev, room);
+    }
+    return st;
 }
 
 enum zb_status zb_worker_fill_params(struct zb_worker *w)
@@ -257,13 +334,8 @@ enum zb_status zb_worker_fill_params(struct zb_worker *w)
                                info.name));
     }
     ZB_TRY(clear_buckets(w));
-    for (int i = 0; i < w->n_mine && p->o.pretrained == NULL; i++) {
-        ZB_TRY(zb_fill_param(w->ops, w->stream, p->g, w->mine[i], w->tp,
-                             p->o.seed, w->value[w->mine[i]]));
-    }
-    if (p->o.pretrained != NULL) {
-        ZB_TRY(load_all(w, p->o.pretrained));
-    }
+    ZB_TRY(p->o.pretrained != NULL ? load_all(w, p->o.pretrained)
+                                   : draw_all(w));
     ZB_TRY(zb_worker_zero_grad(w));
     return w->ops->stream_sync(w->stream);
 }

@@ -17,6 +17,8 @@ static enum zb_status product(struct zb_worker *w, zb_real *mem)
     struct zb_k_gemm k = {.m = n,
                           .n = n,
                           .k = n,
+                          .dtype = w->s->plan->storage,
+                          .c_dtype = w->s->plan->storage,
                           .a = mem,
                           .b = mem + n * n,
                           .c = mem + 2 * n * n,

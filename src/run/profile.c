@@ -132,9 +132,12 @@ static enum zb_status make_field(struct zb_profile *p, int i)
         if (info.dtype == ZB_DTYPE_I32) {
             ((int32_t *)p->field[i])[k] =
                 range > 0 ? (int32_t)(x % (uint64_t)range) : 1;
-        } else if (info.dtype == ZB_DTYPE_REAL) {
-            ((zb_real *)p->field[i])[k] =
-                (zb_real)((double)x / (1u << 30) - 1);
+        } else if (zb_dtype_is_storage(info.dtype)) {
+            zb_real y = (zb_real)((double)x / (1u << 30) - 1);
+
+            zb_dtype_store(info.dtype, 1, &y,
+                           (char *)p->field[i] +
+                               (size_t)k * zb_dtype_bytes(info.dtype));
         }
     }
     return ZB_OK;

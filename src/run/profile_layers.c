@@ -33,6 +33,7 @@ struct layer {
     void *memory;
     void **data, **konst;
     zb_real **value, **grad, **m, **v;
+    void **stored; /* what the passes read: `value`, or in 16 bits */
     int64_t *sample;
     double *loss_sum, *sum;
     zb_real *others; /* of the stage: cools the caches down */
@@ -72,6 +73,11 @@ static void carve_params(struct layer *l, const struct zb_profile_request *r,
         struct zb_param_info info = zb_graph_param(r->g, param);
 
         l->value[param] = carve_reals(c, &info.shape);
+        l->stored[param] =
+            zb_graph_storage(r->g) == ZB_DTYPE_REAL
+                ? (void *)l->value[param]
+                : carve(c, (size_t)zb_shape_elems(&info.shape) *
+                               zb_dtype_bytes(zb_graph_storage(r->g)));
         for (int u = 0; u < info.n_uses; u++) {
             for (int k = 0; k < l->info.n_uses; k++) {
                 if (info.use_ids[u] == l->info.uses[k]) {
@@ -138,10 +144,12 @@ static enum zb_status alloc_arrays(struct layer *l, const struct zb_graph *g)
     l->data = zb_alloc_array((size_t)zb_graph_n_data(g), sizeof(*l->data));
     l->konst = zb_alloc_array((size_t)zb_graph_n_consts(g), sizeof(*l->konst));
     l->value = zb_alloc_array(n_params, sizeof(*l->value));
+    l->stored = zb_alloc_array(n_params, sizeof(*l->stored));
     l->m = zb_alloc_array(n_params, sizeof(*l->m));
     l->v = zb_alloc_array(n_params, sizeof(*l->v));
     l->grad = zb_alloc_array((size_t)zb_graph_n_uses(g), sizeof(*l->grad));
     if (l->data == NULL || l->konst == NULL || l->value == NULL ||
+        l->stored == NULL ||
         l->m == NULL || l->v == NULL || l->grad == NULL) {
         return ZB_ENOMEM;
     }
@@ -180,7 +188,7 @@ static enum zb_status alloc_layer(struct zb_seat *s, struct layer *l)
         .bind = r->max,
         .data = l->data,
         .consts = l->konst,
-        .param = (void *const *)l->value,
+        .param = l->stored,
         .grad = l->grad,
         .loss_sum = l->loss_sum,
         .loss_scale = 1 / (double)zb_graph_loss_elems(r->g, &r->max),
@@ -208,6 +216,7 @@ static void free_layer(struct layer *l)
     zb_free(l->grad);
     zb_free(l->v);
     zb_free(l->m);
+    zb_free(l->stored);
     zb_free(l->value);
     zb_free(l->konst);
     zb_free(l->data);
@@ -221,16 +230,48 @@ static enum zb_status fill(struct zb_seat *s, zb_real *y, int64_t n,
     return zb_fill(s->ops, s->stream, y, n, value, "profile");
 }
 
-/* A message of activations or gradients: numbers as they come after a norm. */
+/* A message of activations or gradients: numbers as they come after a norm; in
+ * 16 bits one of them. */
 static enum zb_status fill_message(struct zb_seat *s, struct layer *l,
                                    enum zb_space space)
 {
-    return l->info.bytes[space] == 0
-               ? ZB_OK
-               : zb_fill_normal(
-                     s->ops, s->stream, (uint64_t)space, "profile", 0, 1,
-                     l->run.space[space],
-                     (int64_t)(l->info.bytes[space] / sizeof(zb_real)));
+    enum zb_dtype dtype = zb_graph_storage(s->p->r->g);
+    size_t bytes = l->info.bytes[space];
+    struct zb_k_fill k = {.n = (int64_t)(bytes / zb_dtype_bytes(dtype)),
+                          .value = 0.5,
+                          .dtype = dtype,
+                          .y = l->run.space[space]};
+    struct zb_launch launch = {
+        .kernel = ZB_K_fill, .label = "profile", .params = &k, .n_access = 1};
+
+    if (bytes == 0 || dtype == ZB_DTYPE_REAL) {
+        return bytes == 0 ? ZB_OK
+                          : zb_fill_normal(s->ops, s->stream, (uint64_t)space,
+                                           "profile", 0, 1, k.y, k.n);
+    }
+    launch.access[0] = (struct zb_access){k.y, bytes, ZB_WRITE};
+    return s->ops->launch(s->stream, &launch);
+}
+
+/* What the passes read, from the values. */
+static enum zb_status store(struct zb_seat *s, struct layer *l, int param,
+                            int64_t n)
+{
+    enum zb_dtype dtype = zb_graph_storage(s->p->r->g);
+    struct zb_k_convert k = {.n = n,
+                             .y_dtype = dtype,
+                             .x = l->value[param],
+                             .y = l->stored[param]};
+    struct zb_launch launch = {
+        .kernel = ZB_K_convert, .label = "profile", .params = &k};
+
+    if (dtype == ZB_DTYPE_REAL) {
+        return ZB_OK;
+    }
+    zb_launch_reals(&launch, l->value[param], n, ZB_READ);
+    launch.access[launch.n_access++] = (struct zb_access){
+        k.y, (size_t)n * zb_dtype_bytes(dtype), ZB_WRITE};
+    return s->ops->launch(s->stream, &launch);
 }
 
 static enum zb_status fill_params(struct zb_seat *s, struct layer *l)
@@ -244,6 +285,7 @@ static enum zb_status fill_params(struct zb_seat *s, struct layer *l)
 
         ZB_TRY(zb_fill_param(s->ops, s->stream, g, param, 0,
                              s->p->r->o->seed, l->value[param]));
+        ZB_TRY(store(s, l, param, n));
         for (int u = 0; u < info.n_uses; u++) {
             zb_real *grad = l->grad[info.use_ids[u]];
 
@@ -356,6 +398,9 @@ static enum zb_status update_param(struct zb_seat *s, struct layer *l,
         .param = l->value[param],
         .m = l->m[param],
         .v = l->v[param],
+        .dtype = zb_graph_storage(r->g),
+        .stored = zb_graph_storage(r->g) != ZB_DTYPE_REAL ? l->stored[param]
+                                                          : NULL,
     };
 
     ZB_TRY(fill(s, grad, n, 0));

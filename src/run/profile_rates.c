@@ -49,9 +49,11 @@ static struct sizes find_product(const struct zb_profile_request *r)
 
 /* The sizes of the pass in which a linear layer has that form. */
 static struct zb_k_gemm product_of(struct sizes z, enum zb_product form,
-                                   zb_real *mem)
+                                   enum zb_dtype dtype, zb_real *mem)
 {
-    struct zb_k_gemm k = {.a = mem,
+    struct zb_k_gemm k = {.dtype = dtype,
+                          .c_dtype = dtype,
+                          .a = mem,
                           .b = mem + z.m * z.k,
                           .c = mem + z.m * z.k + z.k * z.n};
 
@@ -62,6 +64,7 @@ static struct zb_k_gemm product_of(struct sizes z, enum zb_product form,
     case ZB_PRODUCT_TN: /* dW += dy^T x */
         k.b = mem + z.m * z.n;
         k.c = mem + z.m * z.n + z.m * z.k;
+        k.c_dtype = ZB_DTYPE_REAL;
         k.trans_a = k.accumulate = 1;
         k.m = k.lda = z.n;
         k.n = k.ldb = k.ldc = z.k;
@@ -81,7 +84,8 @@ static enum zb_status launch_product(struct zb_seat *s, zb_real *mem,
                                      enum zb_product form)
 {
     struct sizes z = find_product(s->p->r);
-    struct zb_k_gemm k = product_of(z, form, mem);
+    struct zb_k_gemm k =
+        product_of(z, form, zb_graph_storage(s->p->r->g), mem);
     struct zb_launch l = {
         .kernel = ZB_K_gemm, .label = "profile", .params = &k};
 

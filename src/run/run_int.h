@@ -81,6 +81,8 @@ struct zb_bucket {
     int64_t shard, n;     /* elements of a shard, of all */
     size_t value, grad;   /* offsets of the arrays; grad only of the owner */
     size_t m, v;          /* of this rank's shard, or of all with zero_stage 0 */
+    size_t master;        /* likewise: the values that are updated, where those
+                             that are computed with have 16 bits */
     size_t undo;          /* copies of its values and moments, as they were
                              before a step that may have to be undone */
 };
@@ -150,6 +152,7 @@ struct zb_run_row {
 struct zb_run_plan {
     const struct zb_model *model;
     const struct zb_graph *g;
+    enum zb_dtype storage; /* of the graph */
     struct zb_session_opts o; /* strings and arrays copied or NULL */
     char *planner;
     struct zb_parallel par;
@@ -323,6 +326,8 @@ struct zb_inflight {
  * step fills the other. */
 struct zb_norms {
     double *table[2];             /* [n_params * n_columns] */
+    double loss_scale[2]; /* of those turns; the next one's is written by the
+                             host when an update is over */
     _Atomic uint64_t n_published; /* by all devices in all steps */
     struct zb_signal moved;
 };
@@ -330,7 +335,8 @@ struct zb_norms {
 /* What the norm of all gradients decides. */
 struct zb_verdict {
     double norm;
-    double scale;    /* that clips: of gradients, at most 1 */
+    double clip;     /* at most 1 */
+    double scale;    /* of gradients: clips and takes the loss scale away */
     int is_overflow; /* fp16: nothing is updated */
 };
 /* update.c: of step number `turn`, when all have entered theirs. */
@@ -362,7 +368,8 @@ struct zb_worker {
     size_t arena_bytes;
 
     void **konst;   /* [n_consts] */
-    zb_real **value; /* [n_params] NULL where not here */
+    void **value;    /* [n_params] as the graph stores them; NULL where not
+                        here */
     zb_real **grad;  /* [n_uses] */
     int *mine; /* [n_mine] parameters held here, ascending */
     int n_mine;
@@ -426,6 +433,8 @@ struct zb_session {
     struct zb_groups *groups;
     struct zb_group *group;   /* of all */
     struct zb_norms norms;
+    struct zb_scaler scaler; /* initial_scale 0: the loss is not scaled. Host
+                                only, between commands */
     struct zb_worker *worker; /* [n_devices] */
     int n_running;            /* threads started and not joined */
     struct zb_barrier leave;  /* workers only, on the way out */
@@ -531,6 +540,22 @@ enum zb_status zb_sum_squares(const struct zb_backend_ops *ops,
                               int64_t n, double *y,
                               const char *label) ZB_CHECKED;
 
+/* bytes of n elements of parameters, and element `at` of an array of them. */
+size_t zb_stored_bytes(const struct zb_run_plan *p, int64_t n);
+void *zb_stored_at(const struct zb_run_plan *p, void *array, int64_t at);
+
+/* update.c: this rank's master of a parameter: elements [*first_out, ..) of it;
+ * how many, 0 where it has none. */
+int64_t zb_worker_master(struct zb_worker *w, int param, zb_real **at_out,
+                         int64_t *first_out);
+/* Enqueue dst = src in another type. */
+enum zb_status zb_worker_convert(struct zb_worker *w, enum zb_dtype from,
+                                 const void *src, enum zb_dtype to, void *dst,
+                                 int64_t n, const char *label) ZB_CHECKED;
+/* params.c: a shard from host memory becomes the value, and the master. */
+enum zb_status zb_worker_put_param(struct zb_worker *w, int param,
+                                   const zb_real *shard) ZB_CHECKED;
+
 /* params.c: values of the parameters held here. */
 enum zb_status zb_worker_fill_params(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_fill(struct zb_worker *w, zb_real *y, int64_t n,
@@ -568,7 +593,8 @@ enum zb_status zb_worker_need(struct zb_worker *w, int chunk,
                               int layer) ZB_CHECKED;
 enum zb_status zb_worker_settle(struct zb_worker *w) ZB_CHECKED;
 
-/* Whether steps keep what undoing them needs. */
+/* Whether the loss is scaled; whether steps keep what undoing them needs. */
+int zb_scales_loss(const struct zb_run_plan *p);
 int zb_keeps_undo(const struct zb_run_plan *p);
 
 /* Elements of a rank's shard of a parameter, and of the whole. */

@@ -288,6 +288,7 @@ enum zb_status zb_run_plan_make(const struct zb_model *model,
     p->o = *o;
     p->model = model;
     p->g = zb_model_graph(model);
+    p->storage = zb_graph_storage(p->g);
     p->n_stages = o->n_stages;
     p->n_params = zb_graph_n_params(p->g);
     p->n_uses = zb_graph_n_uses(p->g);

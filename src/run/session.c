@@ -285,6 +285,14 @@ static void init_worker(struct zb_session *s, int device)
     w->fail_node = ZB_NO_OFFSET;
 }
 
+/* The scale of the gradients that the next update will look at: it changes at
+ * updates only. */
+static void set_loss_scale(struct zb_session *s)
+{
+    s->norms.loss_scale[(s->worker[0].turn + 1) % 2] =
+        zb_scales_loss(s->plan) ? s->scaler.scale : 1;
+}
+
 static enum zb_status open_session(struct zb_session *s,
                                    const struct zb_model *model,
                                    const struct zb_session_opts *o)
@@ -321,6 +329,10 @@ static enum zb_status open_session(struct zb_session *s,
     for (int i = 0; i < p->n_devices; i++) {
         init_worker(s, i);
     }
+    if (zb_scales_loss(p)) {
+        ZB_TRY(zb_scaler_init(&s->scaler, &o->scaler));
+    }
+    set_loss_scale(s);
     ZB_TRY(reserve_micro(s, o->n_micro));
     return start_workers(s);
 }
@@ -609,9 +621,22 @@ enum zb_status zb_forward_backward_step(struct zb_session *s,
 
 /* All are done with the step, so the norm is complete, whether workers have
  * looked at it or not. */
-static void take_verdict(const struct zb_session *s, struct zb_step_result *res)
+static enum zb_status take_verdict(struct zb_session *s,
+                                   struct zb_step_result *res)
 {
-    res->grad_norm = zb_judge(s, s->worker[0].turn).norm;
+    uint64_t turn = s->worker[0].turn;
+    struct zb_verdict v = zb_judge(s, turn);
+
+    if (res != NULL) {
+        res->grad_norm = v.norm;
+        res->scale = s->norms.loss_scale[turn % 2];
+        res->is_skipped = v.is_overflow;
+    }
+    if (zb_scales_loss(s->plan)) {
+        ZB_TRY(zb_scaler_update(&s->scaler, v.is_overflow));
+    }
+    set_loss_scale(s);
+    return ZB_OK;
 }
 
 enum zb_status zb_train_step(struct zb_session *s,
@@ -627,8 +652,7 @@ enum zb_status zb_train_step(struct zb_session *s,
 
     ZB_TRY(run_step(s, &a, do_train_step, res));
     s->is_reduced = 1;
-    take_verdict(s, res);
-    return ZB_OK;
+    return take_verdict(s, res);
 }
 
 enum zb_status zb_optimizer_step(struct zb_session *s, double lr,
@@ -639,10 +663,7 @@ enum zb_status zb_optimizer_step(struct zb_session *s, double lr,
     ZB_TRY(check_gradients(s));
     ZB_TRY(run_command(s, do_update, &a));
     s->is_reduced = 1;
-    if (res != NULL) {
-        take_verdict(s, res);
-    }
-    return ZB_OK;
+    return take_verdict(s, res);
 }
 
 enum zb_status zb_zero_grad(struct zb_session *s)

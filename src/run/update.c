@@ -135,6 +135,7 @@ static enum zb_status await_norms(struct zb_worker *w)
     return st;
 }
 
+/* Of the gradients as the loss scale made them. */
 static double total_norm(const struct zb_session *s, uint64_t turn)
 {
     const struct zb_run_plan *p = s->plan;
@@ -155,9 +156,12 @@ static double total_norm(const struct zb_session *s, uint64_t turn)
 
 struct zb_verdict zb_judge(const struct zb_session *s, uint64_t turn)
 {
-    struct zb_verdict v = {.norm = total_norm(s, turn)};
+    double loss_scale = s->norms.loss_scale[turn % 2];
+    struct zb_verdict v = {.norm = total_norm(s, turn) / loss_scale};
 
-    v.scale = zb_clip_scale(v.norm, s->plan->o.optim.max_norm);
+    v.clip = zb_clip_scale(v.norm, s->plan->o.optim.max_norm);
+    v.scale = v.clip / loss_scale;
+    v.is_overflow = zb_scales_loss(s->plan) && !isfinite(v.norm);
     return v;
 }
 
@@ -175,7 +179,8 @@ static int is_hopeless(const struct zb_worker *w)
         }
     }
     return !isfinite(sum) ||
-           zb_clip_scale(sqrt(sum), p->o.optim.max_norm) < 1;
+           zb_clip_scale(sqrt(sum) / w->s->norms.loss_scale[w->turn % 2],
+                         p->o.optim.max_norm) < 1;
 }
 
 /* ---- update ------------------------------------------------------------------- */
@@ -203,10 +208,19 @@ static enum zb_status update_bucket(struct zb_worker *w,
             .n = n,
             .no_decay = info.opts.no_decay,
             .grad = zb_worker_use_grad(w, info.use_ids[0]) + first,
-            .param = w->value[param] + first,
+            .param = w->value[param],
             .m = moment(w, b->m, at),
             .v = moment(w, b->v, at),
+            .dtype = p->storage,
         };
+        void *value = zb_stored_at(p, w->value[param], first);
+
+        if (b->master == ZB_NO_OFFSET) {
+            op.param = value;
+        } else {
+            op.param = moment(w, b->master, at);
+            op.stored = value;
+        }
 
         if (n > 0) {
             ZB_TRY(zb_optim_step(&p->o.optim, w->ops, w->stream, &op, w->t, lr,
@@ -242,9 +256,55 @@ static enum zb_status update_all(struct zb_worker *w, double lr, double scale)
 
 /* ---- undoing ---------------------------------------------------------------------- */
 
+int zb_scales_loss(const struct zb_run_plan *p)
+{
+    return p->o.scaler.initial_scale > 0;
+}
+
 int zb_keeps_undo(const struct zb_run_plan *p)
 {
-    return p->o.post_validation && p->o.optim.max_norm > 0;
+    return p->o.post_validation &&
+           (p->o.optim.max_norm > 0 || zb_scales_loss(p));
+}
+
+enum zb_status zb_worker_convert(struct zb_worker *w, enum zb_dtype from,
+                                 const void *src, enum zb_dtype to, void *dst,
+                                 int64_t n, const char *label)
+{
+    struct zb_k_convert k = {
+        .n = n, .x_dtype = from, .y_dtype = to, .x = src, .y = dst};
+    struct zb_launch l = {
+        .kernel = ZB_K_convert, .label = label, .params = &k, .n_access = 2};
+
+    l.access[0] = (struct zb_access){
+        src, (size_t)n * zb_dtype_bytes(from), ZB_READ};
+    l.access[1] = (struct zb_access){
+        dst, (size_t)n * zb_dtype_bytes(to), ZB_WRITE};
+    return w->ops->launch(w->stream, &l);
+}
+
+int64_t zb_worker_master(struct zb_worker *w, int param, zb_real **at_out,
+                         int64_t *first_out)
+{
+    const struct zb_run_plan *p = w->s->plan;
+
+    for (int i = 0; i < buckets(w)->n; i++) {
+        const struct zb_bucket *b = &buckets(w)->bucket[i];
+        int64_t begin, end;
+
+        my_part(w, b, &begin, &end);
+        for (int j = 0; b->master != ZB_NO_OFFSET && j < b->n_params; j++) {
+            int64_t n = b->param[j] != param
+                            ? 0
+                            : zb_bucket_part(p, b, j, begin, end, first_out);
+
+            if (n > 0) {
+                *at_out = moment(w, b->master, b->first[j] + *first_out - begin);
+                return n;
+            }
+        }
+    }
+    return 0;
 }
 
 static enum zb_status copy_reals(struct zb_worker *w, const zb_real *x,
@@ -275,13 +335,20 @@ static enum zb_status keep_or_restore(struct zb_worker *w, int is_restore)
         zb_real *array[3];
 
         my_part(w, b, &begin, &end);
-        array[0] = moment(w, b->value, begin);
+        array[0] = b->master == ZB_NO_OFFSET ? moment(w, b->value, begin)
+                                             : moment(w, b->master, 0);
         array[1] = moment(w, b->m, 0);
         array[2] = moment(w, b->v, 0);
         for (size_t k = 0; k < ZB_COUNT_OF(array) && array[k] != NULL; k++) {
             ZB_TRY(is_restore ? copy_reals(w, copy, array[k], end - begin)
                               : copy_reals(w, array[k], copy, end - begin));
             copy += end - begin;
+        }
+        if (is_restore && b->master != ZB_NO_OFFSET) {
+            ZB_TRY(zb_worker_convert(
+                w, ZB_DTYPE_REAL, array[0], w->s->plan->storage,
+                zb_stored_at(w->s->plan, w->arena + b->value, begin),
+                end - begin, "undo copy"));
         }
     }
     return ZB_OK;
@@ -292,13 +359,13 @@ static enum zb_status keep_or_restore(struct zb_worker *w, int is_restore)
 static enum zb_status start_gather_of(struct zb_worker *w,
                                       const struct zb_bucket *b)
 {
-    zb_real *value = moment(w, b->value, 0);
+    void *value = w->arena + b->value;
     struct zb_coll c = {
         .kind = ZB_COLL_ALL_GATHER,
-        .dtype = ZB_DTYPE_REAL,
+        .dtype = w->s->plan->storage,
         .outer = 1,
         .inner = b->shard,
-        .src = value + w->gather.rank * b->shard,
+        .src = zb_stored_at(w->s->plan, value, w->gather.rank * b->shard),
         .dst = value,
         .label = "parameters",
     };
@@ -387,7 +454,11 @@ static enum zb_status step_surely(struct zb_worker *w)
 
     ZB_TRY(await_norms(w));
     v = zb_judge(w->s, w->turn);
-    w->has_clipped = v.scale < 1;
+    w->has_clipped = v.clip < 1 || v.is_overflow;
+    if (v.is_overflow) {
+        w->t--;
+        return ZB_OK;
+    }
     return update_all(w, w->lr, v.scale);
 }
 
@@ -404,7 +475,8 @@ enum zb_status zb_worker_update(struct zb_worker *w, double lr)
     w->went_ahead = may_go_ahead && !is_hopeless(w);
     if (w->went_ahead) {
         ZB_TRY(keep_or_restore(w, 0));
-        ZB_TRY(update_all(w, lr, 1));
+        ZB_TRY(update_all(w, lr,
+                          1 / w->s->norms.loss_scale[w->turn % 2]));
     } else {
         ZB_TRY(step_surely(w));
     }
@@ -421,15 +493,19 @@ enum zb_status zb_worker_validate(struct zb_worker *w)
     }
     w->is_unproven = 0;
     v = zb_judge(w->s, w->turn);
-    w->has_clipped = v.scale < 1;
-    if (v.scale == 1) {
+    w->has_clipped = v.clip < 1 || v.is_overflow;
+    if (!w->has_clipped) {
         return ZB_OK;
     }
     w->ops->stream_mark(w->stream, "undo");
     ZB_TRY(zb_worker_settle(w));
     if (w->went_ahead) {
         ZB_TRY(keep_or_restore(w, 1));
-        ZB_TRY(update_all(w, w->lr, v.scale));
+        if (v.is_overflow) {
+            w->t--;
+        } else {
+            ZB_TRY(update_all(w, w->lr, v.scale));
+        }
     }
     return end_update(w);
 }

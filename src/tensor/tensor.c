@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kern/half.h"
+
 static const struct {
     const char *name;
     size_t bytes;
@@ -21,6 +23,36 @@ int zb_dtype_is_storage(enum zb_dtype t)
 #else
     return (unsigned)t < ZB_N_STORAGE;
 #endif
+}
+
+void zb_dtype_store(enum zb_dtype t, int64_t n, const zb_real *x, void *y)
+{
+    uint16_t *half = y;
+
+    ZB_BUG_IF(!zb_dtype_is_storage(t), "storing %s", zb_dtype_str(t));
+    if (t == ZB_DTYPE_REAL) {
+        memcpy(y, x, (size_t)n * sizeof(*x));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        half[i] = t == ZB_DTYPE_BF16 ? zb_bf16_of_float((float)x[i])
+                                     : zb_f16_of_float((float)x[i]);
+    }
+}
+
+void zb_dtype_load(enum zb_dtype t, int64_t n, const void *x, zb_real *y)
+{
+    const uint16_t *half = x;
+
+    ZB_BUG_IF(!zb_dtype_is_storage(t), "loading %s", zb_dtype_str(t));
+    if (t == ZB_DTYPE_REAL) {
+        memcpy(y, x, (size_t)n * sizeof(*y));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = (zb_real)(t == ZB_DTYPE_BF16 ? zb_float_of_bf16(half[i])
+                                            : zb_float_of_f16(half[i]));
+    }
 }
 
 size_t zb_dtype_bytes(enum zb_dtype t)

@@ -9,7 +9,6 @@
 
 #include "zb/backend.h"
 #include "zb/check.h"
-#include "kern/half.h"
 
 #define GUARD 64
 #define GUARD_BYTE 0xA5
@@ -66,38 +65,23 @@ static struct block block_new(struct rig *k, size_t bytes, const void *values)
     return b;
 }
 
-/* The host's reals as the graph stores them, in a block of `bytes`. */
+/* The host's reals as the graph stores them, in a block of `bytes`; anything
+ * else as it is. */
 static struct block block_store(struct rig *k, size_t bytes,
                                 enum zb_dtype dtype, const void *values)
 {
-    const zb_real *x = values;
-    size_t n = bytes / sizeof(uint16_t);
     struct block b;
-    uint16_t *y;
+    void *stored;
 
-    if (dtype != ZB_DTYPE_BF16 && dtype != ZB_DTYPE_F16) {
+    if (!zb_dtype_is_storage(dtype)) {
         return block_new(k, bytes, values);
     }
-    y = calloc(n, sizeof(*y));
-    for (size_t i = 0; i < n; i++) {
-        y[i] = dtype == ZB_DTYPE_BF16 ? zb_bf16_of_float((float)x[i])
-                                      : zb_f16_of_float((float)x[i]);
-    }
-    b = block_new(k, bytes, y);
-    free(y);
+    stored = calloc(1, bytes);
+    zb_dtype_store(dtype, (int64_t)(bytes / zb_dtype_bytes(dtype)), values,
+                   stored);
+    b = block_new(k, bytes, stored);
+    free(stored);
     return b;
-}
-
-static double load(enum zb_dtype dtype, const void *x, int64_t i)
-{
-    switch (dtype) {
-    case ZB_DTYPE_BF16:
-        return (double)zb_float_of_bf16(((const uint16_t *)x)[i]);
-    case ZB_DTYPE_F16:
-        return (double)zb_float_of_f16(((const uint16_t *)x)[i]);
-    default:
-        return (double)((const zb_real *)x)[i];
-    }
 }
 
 static void *at(const struct block *b)
@@ -482,7 +466,11 @@ static void save_output(struct rig *k, int c, int m,
     r->output = realloc(r->output,
                         (size_t)(r->n_output + n) * sizeof(*r->output));
     for (int64_t i = 0; i < n; i++) {
-        r->output[r->n_output + i] = load(v.dtype, host, i);
+        zb_real x;
+
+        zb_dtype_load(v.dtype, 1,
+                      (char *)host + (size_t)i * zb_dtype_bytes(v.dtype), &x);
+        r->output[r->n_output + i] = (double)x;
     }
     r->n_output += n;
     free(host);

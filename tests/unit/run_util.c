@@ -13,19 +13,22 @@
 #define VOCAB 64
 
 static struct zb_model *make(const struct zb_model_key *key, size_t n,
-                             int has_key_mask, const struct zb_parallel *par)
+                             int has_key_mask, const struct zb_parallel *par,
+                             enum zb_dtype storage)
 {
     struct zb_model_opts o = {.max_seq = 2 * RU_SEQ,
                               .init_std = 0.1,
                               .has_key_mask = has_key_mask,
-                              .par = par};
+                              .par = par,
+                              .storage = storage};
     struct zb_model *m = NULL;
 
     ZBT_OK(zb_model_from_keys(key, n, "test", &o, &m));
     return m;
 }
 
-static struct zb_model *llama(int has_key_mask, const struct zb_parallel *par)
+static struct zb_model *llama(int has_key_mask, const struct zb_parallel *par,
+                              enum zb_dtype storage)
 {
     static const struct zb_model_key key[] = {
         {"model_type", "llama", 0},      {"vocab_size", "64", 0},
@@ -34,22 +37,28 @@ static struct zb_model *llama(int has_key_mask, const struct zb_parallel *par)
         {"num_key_value_heads", "2", 0}, {"max_position_embeddings", "64", 0},
     };
 
-    return make(key, ZB_COUNT_OF(key), has_key_mask, par);
+    return make(key, ZB_COUNT_OF(key), has_key_mask, par, storage);
 }
 
 struct zb_model *ru_llama(void)
 {
-    return llama(0, NULL);
+    return llama(0, NULL, ZB_DTYPE_REAL);
 }
 
 struct zb_model *ru_llama_on(const struct zb_parallel *par)
 {
-    return llama(0, par);
+    return llama(0, par, ZB_DTYPE_REAL);
+}
+
+struct zb_model *ru_llama_as(const struct zb_parallel *par,
+                             enum zb_dtype storage)
+{
+    return llama(0, par, storage);
 }
 
 struct zb_model *ru_llama_masked(void)
 {
-    return llama(1, NULL);
+    return llama(1, NULL, ZB_DTYPE_REAL);
 }
 
 static struct zb_model *gpt2(double dropout, const struct zb_parallel *par)
@@ -64,7 +73,7 @@ static struct zb_model *gpt2(double dropout, const struct zb_parallel *par)
     };
 
     snprintf(p, sizeof(p), "%g", dropout);
-    return make(key, ZB_COUNT_OF(key), 0, par);
+    return make(key, ZB_COUNT_OF(key), 0, par, ZB_DTYPE_REAL);
 }
 
 struct zb_model *ru_gpt2(double dropout)

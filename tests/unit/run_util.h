@@ -17,6 +17,10 @@ typedef struct zb_model *(*ru_model_fn)(const struct zb_parallel *par);
 struct zb_model *ru_llama_on(const struct zb_parallel *par);
 struct zb_model *ru_gpt2_on(const struct zb_parallel *par);
 
+/* ru_llama_on() that stores its tensors in another type. */
+struct zb_model *ru_llama_as(const struct zb_parallel *par,
+                             enum zb_dtype storage);
+
 /* Like ru_llama(), with an attention_mask field. */
 struct zb_model *ru_llama_masked(void);
 

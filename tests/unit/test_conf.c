@@ -371,8 +371,6 @@ static void missing_features_are_refused_by_name(void)
 {
     static const char *const asks[][2] = {
         {"parallel.p2p=nccl", "messages by NCCL"},
-        {"precision.precision=bf16", "bf16"},
-        {"precision.growth_factor=3", "fp16 loss scaling"},
         {"checkpoint.dir=out", "checkpoints"},
         {"checkpoint.interval=10", "checkpoints"},
         {"data.format=npy", "array files"},
@@ -422,6 +420,8 @@ static void values_that_ask_for_nothing_are_accepted(void)
         "schedule.device_mem=0",
         "precision.growth_factor=2",
         "precision.max_scale=4294967296",
+        "precision.precision=bf16",
+        "precision.precision=fp16",
         "optimizer.post_validation=false",
         "optimizer.post_validation=0",
         "train.recompute=none",

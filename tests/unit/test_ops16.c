@@ -11,8 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/cpu/cpu_gemm.h"
-#include "backend/cpu/cpu_onednn.h"
 #include "kern/half.h"
 #include "ops_rig.h"
 
@@ -199,98 +197,6 @@ static void run_no_sum(enum zb_dtype t, int variant)
 static void empty_sums_give_bias_or_zero(void)
 {
     check("gemm of k = 0", run_no_sum, 2);
-}
-
-#define SIDE 300
-
-/* In one device, the processor's product of bf16 and the one by conversion. */
-static void compare_native(struct zb_device *dev, int variant)
-{
-    static uint16_t a[SIDE * SIDE], b[SIDE * SIDE], c[2][SIDE * SIDE];
-    static float c_real[2][SIDE * SIDE];
-    int is_real = variant >> 2 & 1, accumulate = variant >> 3 & 1;
-    struct zb_k_gemm p = {
-        .m = SIDE - 7, .n = SIDE - 20, .k = SIDE, .trans_a = variant & 1,
-        .trans_b = variant >> 1 & 1, .accumulate = accumulate,
-        .dtype = ZB_DTYPE_BF16,
-        .c_dtype = is_real ? ZB_DTYPE_REAL : ZB_DTYPE_BF16,
-        .a = a, .b = b, .lda = SIDE, .ldb = SIDE, .ldc = SIDE};
-    double worst = 0;
-
-    half = ZB_DTYPE_BF16;
-    for (int i = 0; i < SIDE * SIDE; i++) {
-        a[i] = to_half((double)zbt_rand_in(&rng, -999, 999) / 999);
-        b[i] = to_half((double)zbt_rand_in(&rng, -999, 999) / 999);
-        c[0][i] = c[1][i] = to_half((double)zbt_rand_in(&rng, -99, 99) / 99);
-        c_real[0][i] = c_real[1][i] = (float)of_half(c[0][i]);
-    }
-    for (int way = 0; way < 2; way++) {
-        p.c = is_real ? (void *)c_real[way] : (void *)c[way];
-        ZBT_OK(way == 0 ? zb_cpu_gemm(dev, &p) : zb_cpu_gemm_emulated(dev, &p));
-    }
-    for (int i = 0; i < SIDE * SIDE; i++) {
-        double x = is_real ? (double)c_real[0][i] : of_half(c[0][i]);
-        double y = is_real ? (double)c_real[1][i] : of_half(c[1][i]);
-        double most = is_real ? 0 : 2 * half_ulp(y);
-
-        worst = fmax(worst, (fabs(x - y) - most) / sqrt(SIDE));
-    }
-    CU_ASSERT(worst <= SUM_ERROR);
-}
-
-static struct zb_backend *open_device(struct zb_device **dev_out)
-{
-    struct zb_backend_opts opts = {.n_devices = 1, .threads_per_device = 2};
-    struct zb_backend *be;
-
-    ZBT_OK(zb_backend_open("cpu", &opts, &be));
-    ZBT_OK(be->ops->device_open(be, 0, dev_out));
-    return be;
-}
-
-static void close_device(struct zb_backend *be, struct zb_device *dev)
-{
-    be->ops->device_close(dev);
-    zb_backend_close(be);
-}
-
-static void processor_and_conversion_agree(void)
-{
-    struct zb_device *dev;
-    struct zb_backend *be = open_device(&dev);
-
-    printf("\n  bf16 by %s ", zb_onednn_has_bf16() ? "the processor"
-                                                   : "conversion only");
-    rng.state = 3;
-    for (int variant = 0; variant < 16; variant++) {
-        compare_native(dev, variant);
-    }
-    close_device(be, dev);
-}
-
-/* More shapes than programs are kept for, twice. */
-static void many_shapes_in_turn_stay_right(void)
-{
-    struct zb_device *dev;
-    struct zb_backend *be = open_device(&dev);
-    uint16_t ones[160], y[4];
-
-    half = ZB_DTYPE_BF16;
-    for (int i = 0; i < 160; i++) {
-        ones[i] = to_half(1);
-    }
-    for (int64_t i = 0; i < 160; i++) {
-        int64_t k = i % 80 + 1;
-        struct zb_k_gemm p = {.m = 2, .n = 2, .k = k, .lda = k, .ldb = 2,
-                              .ldc = 2, .a = ones, .b = ones, .c = y,
-                              .dtype = ZB_DTYPE_BF16,
-                              .c_dtype = ZB_DTYPE_BF16};
-
-        ZBT_OK(zb_cpu_gemm(dev, &p));
-        CU_ASSERT_EQUAL(of_half(y[0]), (double)k);
-        CU_ASSERT_EQUAL(of_half(y[3]), (double)k);
-    }
-    close_device(be, dev);
 }
 
 /* ---- rows and columns ---------------------------------------------------- */
@@ -825,8 +731,6 @@ int main(void)
     static const struct zbt_case cases[] = {
         ZBT_CASE(products),
         ZBT_CASE(empty_sums_give_bias_or_zero),
-        ZBT_CASE(processor_and_conversion_agree),
-        ZBT_CASE(many_shapes_in_turn_stay_right),
         ZBT_CASE(sums_and_norms),
         ZBT_CASE(tables_and_losses),
         ZBT_CASE(attention_and_rope),
