@@ -9,10 +9,11 @@
 #include <stdio.h>
 
 #include "kern/act.h"
-#include "kern/norm.h"
 #include "kern/update.h"
 #include "kern/xent.h"
 #include "kern_rows.h"
+#define ZB_TEMPLATE "kern/norm.h"
+#include "kern/each_storage.h"
 
 static int n_failed;
 
@@ -42,12 +43,12 @@ static void run_here(struct row32 *r)
 {
     struct zb_philox_key key = zb_philox_site_key(7, 3, 11);
 
-    zb_layernorm_row(ROW_N, 1e-5f, r->x, r->gamma, r->beta, r->normed, &r->mean,
-                     &r->rstd);
-    zb_layernorm_bwd_row(ROW_N, r->beta, r->x, r->gamma, r->mean, r->rstd, NULL,
-                         r->d_normed);
+    zb_layernorm_row_real(ROW_N, 1e-5f, r->x, r->gamma, r->beta, r->normed,
+                          &r->mean, &r->rstd);
+    zb_layernorm_bwd_row_real(ROW_N, r->beta, r->x, r->gamma, r->mean, r->rstd,
+                              NULL, r->d_normed);
     zb_xent_row(ROW_N, r->x, r->label, &r->loss, &r->lse);
-    zb_xent_bwd_row(ROW_N, 0.5f, r->x, r->lse, r->label, r->d_loss);
+    zb_xent_bwd_row(ROW_N, 0, ROW_N, 0.5f, r->x, r->lse, r->label, r->d_loss);
     for (int i = 0; i < ROW_N; i++) {
         r->act[i] = zb_gelu_erf(r->x[i]);
         r->d_act[i] = zb_gelu_tanh_d(r->x[i]) + zb_silu_d(r->x[i]);
