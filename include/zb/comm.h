@@ -204,7 +204,6 @@ enum zb_status zb_group_new(int n_members, size_t n_values,
                             const struct zb_abort *ab,
                             struct zb_group **g_out) ZB_CHECKED;
 void zb_group_free(struct zb_group *g);
-int zb_group_size(const struct zb_group *g);
 
 /* The table: a worker writes its own entries before zb_group_meet() and reads
  * any after. To write again it must have met once more in between. */

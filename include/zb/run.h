@@ -195,8 +195,8 @@ enum zb_status zb_execute_pipeline(struct zb_session *s,
                                    int is_training, int flags,
                                    struct zb_step_result *res) ZB_CHECKED;
 
-/* Sum the uses of shared parameters, clip by the global norm, update. */
-/* ZB_EDEVICE when they overflowed at the least scale of the loss. */
+/* Sum the uses of shared parameters, clip by the global norm, update.
+ * ZB_EDEVICE when gradients overflowed at the least scale of the loss. */
 enum zb_status zb_optimizer_step(struct zb_session *s, double lr,
                                  struct zb_step_result *res) ZB_CHECKED;
 enum zb_status zb_zero_grad(struct zb_session *s) ZB_CHECKED;

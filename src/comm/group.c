@@ -37,11 +37,6 @@ void zb_group_free(struct zb_group *g)
     }
 }
 
-int zb_group_size(const struct zb_group *g)
-{
-    return (int)g->barrier.n_members;
-}
-
 double *zb_group_values(struct zb_group *g)
 {
     return g->values;

@@ -20,6 +20,20 @@ static zb_real *grad_of(const struct zb_worker *w, const struct zb_bucket *b)
     return (zb_real *)(w->arena + b->grad);
 }
 
+/* ---- two streams ------------------------------------------------------------ */
+
+enum zb_status zb_worker_to_side(struct zb_worker *w)
+{
+    ZB_TRY(w->ops->event_record(w->to_side, w->stream));
+    return w->ops->stream_wait(w->side, w->to_side);
+}
+
+enum zb_status zb_worker_from_side(struct zb_worker *w)
+{
+    ZB_TRY(w->ops->event_record(w->from_side, w->side));
+    return w->ops->stream_wait(w->stream, w->from_side);
+}
+
 /* ---- clearing -------------------------------------------------------------- */
 
 enum zb_status zb_worker_zero_grad(struct zb_worker *w)
@@ -205,8 +219,7 @@ static enum zb_status start_reduce(struct zb_worker *w,
     if (w->reduce.group == NULL) {
         return ZB_OK;
     }
-    ZB_TRY(w->ops->event_record(w->to_side, w->stream));
-    ZB_TRY(w->ops->stream_wait(w->side, w->to_side));
+    ZB_TRY(zb_worker_to_side(w));
     return zb_coll_start(w->reduce.group, w->reduce.rank, w->side, &c);
 }
 
@@ -289,8 +302,7 @@ enum zb_status zb_worker_reduce_grads(struct zb_worker *w)
     }
     zb_wait_end(w);
     ZB_TRY(st);
-    ZB_TRY(w->ops->event_record(w->from_side, w->side));
-    ZB_TRY(w->ops->stream_wait(w->stream, w->from_side));
+    ZB_TRY(zb_worker_from_side(w));
     if (p->has_shared) { /* others update with gradients of this stage */
         ZB_TRY(w->ops->event_record(w->sums_done, w->stream));
         ZB_TRY(zb_group_meet(w->s->group));

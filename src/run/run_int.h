@@ -180,9 +180,8 @@ struct zb_run_plan {
     int *n_send_bufs, *n_recv_bufs; /* [n_channels] given by each side */
     int *use_param;           /* [n_uses] parameter of a use */
     int *owner;               /* [n_params] stage of the first use, or -1 */
-    int *is_shared;           /* [n_params] held by several stages */
     int *name_order;          /* [n_params] parameter numbers sorted by name */
-    int has_shared;
+    int has_shared;           /* a parameter is held by several stages */
     struct zb_run_row *row; /* [n_rows] pp_style = auto: what was compared */
     int n_rows;
 };
@@ -348,6 +347,12 @@ struct zb_member {
     int rank;
 };
 
+/* The part of a parameter's gradient whose squared norm a device enters. */
+struct zb_norm_part {
+    int param;
+    int64_t first, n; /* elements of the shard */
+};
+
 struct zb_worker {
     struct zb_session *s;
     int device, stage, column, dp, sp, tp;
@@ -400,7 +405,9 @@ struct zb_worker {
     int is_gathering;   /* parameters of the last update are not all here, */
     int n_gathered;     /* chunks that have begun a pass since */
     void **data;        /* [n_data] addresses of the current microbatch */
-    double *sumsq_host; /* [n_params] */
+    struct zb_norm_part *norm; /* [n_norms] */
+    int n_norms;
+    double *sumsq_host; /* [n_norms, at most n_params] */
     int64_t t;          /* optimizer steps done */
     uint64_t turn;      /* norms published */
     int has_clipped;    /* the last step's gradients were scaled down */
@@ -566,6 +573,11 @@ void zb_shard_from_whole(const struct zb_run_plan *p, int param, int tp_rank,
 void zb_shard_to_whole(const struct zb_run_plan *p, int param, int tp_rank,
                        const zb_real *shard, zb_real *whole);
 
+/* grads.c: later work of the side stream comes after what the compute stream
+ * has; and the other way round. */
+enum zb_status zb_worker_to_side(struct zb_worker *w) ZB_CHECKED;
+enum zb_status zb_worker_from_side(struct zb_worker *w) ZB_CHECKED;
+
 /* grads.c: in the order of a step. Clear; reduce the buckets of a chunk that a
  * layer completed (ZB_ALL_LAYERS: all of the chunk, which may be -1); advance what is under way, without waiting; add the uses
  * of shared parameters (may be repeated); reduce what is left and wait: then
@@ -580,13 +592,15 @@ enum zb_status zb_worker_reduce_grads(struct zb_worker *w) ZB_CHECKED;
 /* The gradient of a use, wherever in the column it lies. */
 zb_real *zb_worker_use_grad(struct zb_worker *w, int use);
 
-/* update.c: clip, step, and begin to gather what other ranks updated. With
+/* update.c: list_norms() once, when groups and tensors are there. Clip, step,
+ * and begin to gather what other ranks updated. With
  * post-validation a worker does not wait for the norm of all: it goes ahead as
  * if nothing had to be clipped, and validate(), when all are done with the
  * step, undoes and repeats what was wrong (Qi et al. 2023, "Zero Bubble
  * Pipeline Parallelism", section 4). need() waits for the parameters of the
  * local chunks before this one and of its layers up to this one, settle() until
  * all are here and nobody reads this rank's any more. */
+enum zb_status zb_worker_list_norms(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_update(struct zb_worker *w, double lr) ZB_CHECKED;
 enum zb_status zb_worker_validate(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_need(struct zb_worker *w, int chunk,

@@ -126,10 +126,8 @@ static void find_owners(struct zb_run_plan *p)
 
             if (p->owner[param] < 0) {
                 p->owner[param] = stage;
-            } else if (p->owner[param] != stage) {
-                p->is_shared[param] = 1;
-                p->has_shared = 1;
             }
+            p->has_shared |= p->owner[param] != stage;
         }
     }
 }
@@ -195,12 +193,11 @@ static enum zb_status alloc_arrays(struct zb_run_plan *p)
     p->n_recv_bufs = zb_alloc_array(n_chan, sizeof(int));
     p->use_param = zb_alloc_array((size_t)p->n_uses, sizeof(int));
     p->owner = zb_alloc_array((size_t)p->n_params, sizeof(int));
-    p->is_shared = zb_alloc_array((size_t)p->n_params, sizeof(int));
     p->name_order = zb_alloc_array((size_t)p->n_params, sizeof(int));
     if (p->first_layer == NULL || p->chunk == NULL || p->info == NULL ||
         p->layout == NULL || p->chan_name == NULL || p->n_send_bufs == NULL ||
         p->n_recv_bufs == NULL || p->use_param == NULL ||
-        p->owner == NULL || p->is_shared == NULL || p->name_order == NULL) {
+        p->owner == NULL || p->name_order == NULL) {
         return ZB_ENOMEM;
     }
     for (int i = 0; i < p->n_params; i++) {
@@ -341,7 +338,6 @@ void zb_run_plan_free(struct zb_run_plan *p)
     zb_costs_free(p->costs);
     zb_free(p->row);
     zb_free(p->name_order);
-    zb_free(p->is_shared);
     zb_free(p->owner);
     zb_free(p->use_param);
     zb_free(p->n_recv_bufs);

@@ -7,6 +7,8 @@
 
 #include <math.h>
 
+#include "zb/mem.h"
+
 /* ---- norm and update ----------------------------------------------------- */
 
 enum zb_status zb_sum_squares(const struct zb_backend_ops *ops,
@@ -43,53 +45,53 @@ static int counts(const struct zb_worker *w, int param)
     return w->tp % zb_graph_param(w->s->plan->g, param).n_copies == 0;
 }
 
-/* Enqueue the squared norms of this rank's part of what it owns. */
-static enum zb_status enqueue_norms(struct zb_worker *w, double *dev,
-                                    size_t *n_out)
+/* What this rank enters: its part of what its stage owns. */
+enum zb_status zb_worker_list_norms(struct zb_worker *w)
 {
     const struct zb_run_plan *p = w->s->plan;
-    int64_t begin, end, first, n;
-    size_t k = 0;
+    int64_t begin, end;
 
+    w->norm = zb_alloc_array((size_t)p->n_params, sizeof(*w->norm));
+    if (w->norm == NULL) {
+        return ZB_ENOMEM;
+    }
     for (int i = 0; i < buckets(w)->n; i++) {
         const struct zb_bucket *b = &buckets(w)->bucket[i];
 
         my_shard(w, b, &begin, &end);
         for (int j = 0; b->owner == w->stage && j < b->n_params; j++) {
-            struct zb_param_info info = zb_graph_param(p->g, b->param[j]);
+            struct zb_norm_part *t = &w->norm[w->n_norms];
 
-            n = zb_bucket_part(p, b, j, begin, end, &first);
-            if (n > 0 && counts(w, b->param[j])) {
-                ZB_TRY(zb_sum_squares(w->ops, w->stream,
-                                      w->grad[info.use_ids[0]] + first, n,
-                                      dev + k++, info.name));
-            }
+            t->param = b->param[j];
+            t->n = zb_bucket_part(p, b, j, begin, end, &t->first);
+            w->n_norms += t->n > 0 && counts(w, t->param);
         }
     }
-    *n_out = k;
     return ZB_OK;
 }
 
-/* Enter the norms; entries of a table are [parameter][column]. */
+static enum zb_status enqueue_norms(struct zb_worker *w, double *dev)
+{
+    for (int i = 0; i < w->n_norms; i++) {
+        const struct zb_norm_part *t = &w->norm[i];
+        struct zb_param_info info = zb_graph_param(w->s->plan->g, t->param);
+
+        ZB_TRY(zb_sum_squares(w->ops, w->stream,
+                              w->grad[info.use_ids[0]] + t->first, t->n,
+                              dev + i, info.name));
+    }
+    return ZB_OK;
+}
+
+/* Entries of a table are [parameter][column]; those that nobody enters stay 0,
+ * as they were made. */
 static void fill_table(struct zb_worker *w)
 {
-    const struct zb_run_plan *p = w->s->plan;
     double *table = w->s->norms.table[w->turn % 2];
-    int64_t begin, end, first;
-    size_t k = 0;
 
-    for (int i = 0; i < buckets(w)->n; i++) {
-        const struct zb_bucket *b = &buckets(w)->bucket[i];
-
-        my_shard(w, b, &begin, &end);
-        for (int j = 0; b->owner == w->stage && j < b->n_params; j++) {
-            int is_mine =
-                counts(w, b->param[j]) &&
-                zb_bucket_part(p, b, j, begin, end, &first) > 0;
-
-            table[b->param[j] * p->n_columns + w->column] =
-                is_mine ? w->sumsq_host[k++] : 0;
-        }
+    for (int i = 0; i < w->n_norms; i++) {
+        table[w->norm[i].param * w->s->plan->n_columns + w->column] =
+            w->sumsq_host[i];
     }
 }
 
@@ -98,16 +100,15 @@ static enum zb_status publish_norms(struct zb_worker *w)
     struct zb_norms *norms = &w->s->norms;
     double *dev =
         (double *)(w->arena + w->s->plan->layout[w->stage].sumsq);
-    size_t n;
+    size_t bytes = (size_t)w->n_norms * sizeof(double);
 
-    ZB_TRY(enqueue_norms(w, dev, &n));
-    if (n > 0) {
-        ZB_TRY(w->ops->copy_out(w->stream, w->sumsq_host, dev,
-                                n * sizeof(double), "squared norms"));
+    ZB_TRY(enqueue_norms(w, dev));
+    if (bytes > 0) {
+        ZB_TRY(w->ops->copy_out(w->stream, w->sumsq_host, dev, bytes,
+                                "squared norms"));
     }
     ZB_TRY(w->ops->stream_sync(w->stream));
-    ZB_TRY(w->ops->host_access(w->dev, w->sumsq_host, n * sizeof(double),
-                               ZB_READ));
+    ZB_TRY(w->ops->host_access(w->dev, w->sumsq_host, bytes, ZB_READ));
     w->turn++;
     fill_table(w);
     atomic_fetch_add_explicit(&norms->n_published, 1, memory_order_release);
@@ -145,10 +146,8 @@ static double total_norm(const struct zb_session *s, uint64_t turn)
     for (int i = 0; i < p->n_params; i++) {
         const double *entry = table + p->name_order[i] * p->n_columns;
 
-        for (int c = 0; c < p->n_columns &&
-                        zb_graph_param(p->g, p->name_order[i]).has_gradient;
-             c++) {
-            sum += entry[c];
+        for (int c = 0; c < p->n_columns; c++) {
+            sum += entry[c]; /* 0 without a gradient */
         }
     }
     return sqrt(sum);
@@ -169,18 +168,14 @@ struct zb_verdict zb_judge(const struct zb_session *s, uint64_t turn)
  * the norm can only be larger. */
 static int is_hopeless(const struct zb_worker *w)
 {
-    const struct zb_run_plan *p = w->s->plan;
-    const double *table = w->s->norms.table[w->turn % 2];
     double sum = 0;
 
-    for (int i = 0; i < w->n_mine; i++) {
-        if (p->owner[w->mine[i]] == w->stage) {
-            sum += table[w->mine[i] * p->n_columns + w->column];
-        }
+    for (int i = 0; i < w->n_norms; i++) {
+        sum += w->sumsq_host[i];
     }
     return !isfinite(sum) ||
            zb_clip_scale(sqrt(sum) / w->s->norms.loss_scale[w->turn % 2],
-                         p->o.optim.max_norm) < 1;
+                         w->s->plan->o.optim.max_norm) < 1;
 }
 
 /* ---- update ------------------------------------------------------------------- */
@@ -310,19 +305,8 @@ int64_t zb_worker_master(struct zb_worker *w, int param, zb_real **at_out,
 static enum zb_status copy_reals(struct zb_worker *w, const zb_real *x,
                                  zb_real *y, int64_t n)
 {
-    struct zb_k_copy k = {.rows = 1,
-                          .cols = n,
-                          .ldx = n,
-                          .ldy = n,
-                          .elem_bytes = sizeof(*x),
-                          .x = x,
-                          .y = y};
-    struct zb_launch l = {
-        .kernel = ZB_K_copy, .label = "undo copy", .params = &k};
-
-    zb_launch_reals(&l, x, n, ZB_READ);
-    zb_launch_reals(&l, y, n, ZB_WRITE);
-    return w->ops->launch(w->stream, &l);
+    return zb_worker_convert(w, ZB_DTYPE_REAL, x, ZB_DTYPE_REAL, y, n,
+                             "undo copy");
 }
 
 /* Values and moments of this rank's part, to their copies or back. */
@@ -381,8 +365,7 @@ static enum zb_status start_gather(struct zb_worker *w)
     if (w->gather.group == NULL || w->s->plan->o.zero_stage == 0) {
         return ZB_OK;
     }
-    ZB_TRY(w->ops->event_record(w->to_side, w->stream));
-    ZB_TRY(w->ops->stream_wait(w->side, w->to_side));
+    ZB_TRY(zb_worker_to_side(w));
     for (int chunk = -1; chunk < w->s->plan->n_chunk; chunk++) {
         for (int i = buckets(w)->n - 1; i >= 0; i--) {
             if (buckets(w)->bucket[i].chunk == chunk) {
@@ -393,13 +376,6 @@ static enum zb_status start_gather(struct zb_worker *w)
     w->n_gathered = 0;
     w->is_gathering = 1;
     return w->s->plan->o.overlap_gather ? ZB_OK : zb_worker_settle(w);
-}
-
-/* Later work of the compute stream comes after what the side stream has. */
-static enum zb_status join_streams(struct zb_worker *w)
-{
-    ZB_TRY(w->ops->event_record(w->from_side, w->side));
-    return w->ops->stream_wait(w->stream, w->from_side);
 }
 
 enum zb_status zb_worker_need(struct zb_worker *w, int chunk, int layer)
@@ -416,7 +392,7 @@ enum zb_status zb_worker_need(struct zb_worker *w, int chunk, int layer)
     st = zb_coll_work(w->gather.group, w->gather.rank, w->side, n_later, NULL);
     zb_wait_end(w);
     ZB_TRY(st);
-    return join_streams(w);
+    return zb_worker_from_side(w);
 }
 
 enum zb_status zb_worker_settle(struct zb_worker *w)
@@ -431,7 +407,7 @@ enum zb_status zb_worker_settle(struct zb_worker *w)
     st = zb_coll_finish(w->gather.group, w->gather.rank, w->side);
     zb_wait_end(w);
     ZB_TRY(st);
-    return join_streams(w);
+    return zb_worker_from_side(w);
 }
 
 /* ---- the step --------------------------------------------------------------------------- */

@@ -129,6 +129,7 @@ static enum zb_status setup(struct zb_worker *w)
     ZB_TRY(alloc_state(w));
     ZB_TRY(join_channels(w));
     ZB_TRY(zb_worker_join_groups(w));
+    ZB_TRY(zb_worker_list_norms(w));
     /* Others may wait for this worker's events from here on. */
     ZB_TRY(zb_group_meet(w->s->group));
     return zb_worker_fill_params(w);
@@ -169,6 +170,7 @@ static void free_host_state(struct zb_worker *w)
     zb_free(w->end_ns);
     zb_free(w->start_ns);
     zb_free(w->sumsq_host);
+    zb_free(w->norm);
     zb_free(w->is_loaded);
     zb_free(w->data);
     zb_free(w->last_w);

@@ -4,6 +4,8 @@
  */
 #include "config.h"
 
+#include <string.h>
+
 #include "backend/cpu/cpu_int.h"
 #include "kern/act.h"
 #include "kern/philox.h"
@@ -120,6 +122,12 @@ static void convert_part(const struct zb_device *dev, const void *arg,
 
     (void)dev;
     (void)thread;
+    if (p->x_dtype == p->y_dtype) {
+        memcpy((char *)p->y + begin * y_bytes,
+               (const char *)p->x + begin * x_bytes,
+               (size_t)((end - begin) * x_bytes));
+        return;
+    }
     for (int64_t i = begin; i < end; i += CONVERT_BLOCK) {
         int64_t n = end - i < CONVERT_BLOCK ? end - i : CONVERT_BLOCK;
 
