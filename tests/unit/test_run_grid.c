@@ -227,17 +227,141 @@ static void microbatches_of_own_lengths_equal_batches_alone(void)
                                grid[i][1] == 1 ? 0 : 1e-6 * norm);
         zb_session_free(s);
     }
-    b.in.micro_len = (const int64_t[]){13, 1, 1, 1};
-    {
-        struct zb_session_opts o = grid_opts(1, 1, 4, 8);
+    ru_batch_release(&b);
+    zb_model_free(m);
+}
+
+static void length_beyond_the_row_is_refused(void)
+{
+    static const int64_t len[] = {13, 1, 1, 1};
+    struct zb_session_opts o = grid_opts(1, 1, 4, 8);
+    struct zb_model *m = ru_llama();
+    struct zb_step_result res = {.loss = 0};
+    struct zb_session *s = NULL;
+    struct ru_batch b;
+
+    ru_batch_init(&b, 8, RU_SEQ, 4);
+    b.in.micro_len = len;
+    ZBT_OK(zb_session_new(m, &o, &s));
+    CU_ASSERT_EQUAL(zb_train_step(s, &b.in, 1e-2, &res), ZB_ECONFIG);
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "microbatch 0"));
+    zb_session_free(s);
+    ru_batch_release(&b);
+    zb_model_free(m);
+}
+
+/* ---- what ranks have ---------------------------------------------------------------- */
+
+/* z = b (a x) + c y with b = (3, 4) held fixed, x = 1, y = 12: the gradient of a
+ * is (3, 4), of c it is 12. a and b are split over two ranks, c is whole on
+ * each. */
+static struct zb_model *norm_of_13(int tp)
+{
+    const struct zb_parallel par = {.tp = tp, .sp = 1, .vocab_multiple = 1};
+    const int64_t bt1[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ), 1};
+    const int64_t by_row[] = {2, 1}, by_col[] = {1, 2}, one[] = {1, 1};
+    struct zb_param_opts a = {.init = ZB_INIT_ONES,
+                              .split = {.dim = 0, .n_parts = 1, .size = {2},
+                                        .unit = {2}}};
+    struct zb_param_opts b = a, c = {.init = ZB_INIT_ONES};
+    struct zb_model *m = NULL;
+    struct zb_graph *g;
+    int x, y, z;
+
+    b.split.dim = 1;
+    b.is_frozen = 1;
+    ZBT_OK(zb_graph_new_parallel(&par, &g));
+    x = zb_g_data(g, "x", ZB_DTYPE_REAL, 3, bt1);
+    y = zb_g_data(g, "y", ZB_DTYPE_REAL, 3, bt1);
+    zb_g_layer(g, "all");
+    z = zb_g_linear(g, x, zb_g_param(g, "a", 2, by_row, &a), ZB_G_NONE, 0);
+    z = zb_g_linear(g, z, zb_g_param(g, "b", 2, by_col, &b), ZB_G_NONE, 0);
+    y = zb_g_linear(g, y, zb_g_param(g, "c", 2, one, &c), ZB_G_NONE, 0);
+    zb_g_loss(g, zb_g_add(g, z, y), ZB_G_NONE);
+    ZBT_OK(zb_graph_finish(g));
+    ZBT_OK(zb_model_from_graph(g, 0, 1, &m));
+    return m;
+}
+
+static void norm_counts_shards_and_copies_once(void)
+{
+    const zb_real x = 1, y = 12, b[] = {3, 4};
+    const void *field[] = {&x, &y};
+    const int64_t sample = 0;
+    const struct zb_step_input in = {
+        .n_rows = 1, .seq_len = 1, .field = field, .sample = &sample};
+
+    for (int tp = 1; tp <= 2; tp++) {
+        struct zb_model *m = norm_of_13(tp);
+        const struct zb_graph *g = zb_model_graph(m);
+        struct zb_session_opts o = grid_opts(1, 1, 1, 1);
         struct zb_step_result res = {.loss = 0};
         struct zb_session *s = NULL;
+        zb_real grad[2];
 
         ZBT_OK(zb_session_new(m, &o, &s));
-        CU_ASSERT_EQUAL(zb_train_step(s, &b.in, 1e-2, &res), ZB_ECONFIG);
-        CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "microbatch 0"));
+        ZBT_OK(zb_session_set_param(s, zb_graph_find_param(g, "b"), b));
+        ZBT_OK(zb_forward_backward_step(s, &in, ZB_RETURN_LOSS, &res));
+        CU_ASSERT_EQUAL(res.loss, 3 + 4 + 12);
+        ZBT_OK(zb_session_get_grad(s, zb_graph_find_param(g, "a"), grad));
+        CU_ASSERT(grad[0] == 3 && grad[1] == 4);
+        ZBT_OK(zb_session_get_grad(s, zb_graph_find_param(g, "c"), grad));
+        CU_ASSERT_EQUAL(grad[0], 12);
+        ZBT_OK(zb_optimizer_step(s, 0, &res));
+        CU_ASSERT_EQUAL(res.grad_norm, 13);
         zb_session_free(s);
+        zb_model_free(m);
     }
+}
+
+static enum zb_status do_settle(struct zb_worker *w, void *arg)
+{
+    (void)w, (void)arg;
+    return ZB_OK;
+}
+
+/* Whether a device has the same values as the first of those that hold the same
+ * shards. Their memory is the host's. */
+static int equals_first(const struct zb_session *s, const struct zb_worker *w)
+{
+    const struct zb_run_plan *p = s->plan;
+
+    for (int i = 0; i < w->n_mine; i++) {
+        int param = w->mine[i];
+        int n_copies = zb_graph_param(p->g, param).n_copies;
+        const struct zb_worker *first =
+            &s->worker[zb_device_of(p, w->stage, w->tp / n_copies * n_copies)];
+
+        if (memcmp(w->value[param], first->value[param],
+                   zb_stored_bytes(p, zb_param_elems(p, param))) != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void replicas_are_equal_after_every_step(void)
+{
+    static const struct zb_parallel par = {
+        .tp = 2, .sp = 2, .mode = ZB_SEQ_RING, .vocab_multiple = 8};
+    struct zb_model *m = ru_llama_on(&par);
+    struct zb_session_opts o = grid_opts(2, 2, 2, 8);
+    struct zb_session *s = NULL;
+    struct ru_batch b;
+
+    o.backend = "cpu"; /* whose memory can be looked at */
+    ru_batch_init(&b, 8, RU_SEQ, 1);
+    ZBT_OK(zb_session_new(m, &o, &s));
+    for (int step = 0; step < 5; step++) {
+        struct zb_step_result res = {.loss = 0};
+
+        ZBT_OK(zb_train_step(s, &b.in, 1e-2, &res));
+        ZBT_OK(zb_session_each(s, do_settle, NULL));
+        for (int i = 0; i < s->plan->n_devices; i++) {
+            CU_ASSERT(equals_first(s, &s->worker[i]));
+        }
+    }
+    zb_session_free(s);
     ru_batch_release(&b);
     zb_model_free(m);
 }
@@ -268,12 +392,12 @@ static void stale_gradients_are_refused(void)
     zb_model_free(m);
 }
 
-/* The device dies inside its k-th collective of a kind; 0 when no step has so
- * many. */
-static int fail_one(const struct zb_model *m, const struct ru_batch *b,
+/* The device dies inside its k-th collective of a kind; 0 when two steps have
+ * not so many. */
+static int fail_one(const struct zb_model *m, const struct ru_batch *b, int dp,
                     int device, enum zb_group_kind kind, int k, int phase)
 {
-    struct zb_session_opts o = grid_opts(2, 2, 2, 8);
+    struct zb_session_opts o = grid_opts(2, dp, 2, 8);
     struct zb_step_result res = {.loss = 0};
     struct zb_session *s = NULL;
     int64_t live = zb_mem_live(), begin;
@@ -287,7 +411,8 @@ static int fail_one(const struct zb_model *m, const struct ru_batch *b,
         st = zb_train_step(s, &b->in, 1e-2, &res);
     }
     if (st != ZB_OK) {
-        snprintf(want, sizeof(want), "device %d, stage %d", device, device / 2);
+        snprintf(want, sizeof(want), "device %d, stage %d", device,
+                 device / s->plan->n_columns);
         CU_ASSERT_EQUAL(st, ZB_EDEVICE);
         CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), want));
         CU_ASSERT_EQUAL(zb_train_step(s, &b->in, 1e-2, &res), ZB_EABORT);
@@ -298,24 +423,51 @@ static int fail_one(const struct zb_model *m, const struct ru_batch *b,
     return st != ZB_OK;
 }
 
-static void death_in_a_collective_ends_the_run(void)
+/* In each phase, on each device of a grid of two stages and two ranks, every
+ * `stride`-th collective of a kind; `least` of them are there. */
+static void die_in_all(const struct zb_parallel *par, int dp,
+                       enum zb_group_kind kind, int stride, int least)
 {
-    static const enum zb_group_kind kind[] = {ZB_GROUP_REDUCE, ZB_GROUP_GATHER};
-    struct zb_model *m = ru_llama();
+    struct zb_model *m = ru_llama_on(par);
     struct ru_batch b;
-    int n_failed = 0;
 
     ru_batch_init(&b, 8, RU_SEQ, 1);
-    for (int i = 0; i < 2 * 4 * 3; i++) {
-        int device = i % 4, phase = i / 4 % 3;
+    for (int i = 0; i < 4 * 3; i++) {
+        int n_failed = 0;
 
-        for (int k = 1; fail_one(m, &b, device, kind[i / 12], k, phase); k++) {
+        for (int k = 1 + i % stride;
+             fail_one(m, &b, dp, i % 4, kind, k, i / 4); k += stride) {
             n_failed++;
         }
+        CU_ASSERT(n_failed >= least);
     }
-    CU_ASSERT(n_failed >= 2 * 4 * 3 * 2);
     ru_batch_release(&b);
     zb_model_free(m);
+}
+
+static void death_in_a_collective_of_replicas_ends_the_run(void)
+{
+    static const struct zb_parallel par = {
+        .tp = 1, .sp = 1, .vocab_multiple = 1};
+
+    die_in_all(&par, 2, ZB_GROUP_REDUCE, 1, 2);
+    die_in_all(&par, 2, ZB_GROUP_GATHER, 1, 2);
+}
+
+static void death_in_a_collective_of_a_pass_ends_the_run(void)
+{
+    static const struct zb_parallel par[] = {
+        {.tp = 2, .sp = 1, .vocab_multiple = 8},
+        {.tp = 2, .sp = 1, .mode = ZB_SEQ_SPLIT_GATHER, .vocab_multiple = 8},
+        {.tp = 1, .sp = 2, .mode = ZB_SEQ_ALL_TO_ALL, .vocab_multiple = 8},
+        {.tp = 1, .sp = 2, .mode = ZB_SEQ_RING, .vocab_multiple = 8},
+    };
+    int stride = zbt_is_long() ? 1 : 17;
+
+    for (size_t i = 0; i < ZB_COUNT_OF(par); i++) {
+        die_in_all(&par[i], 1, par[i].tp > 1 ? ZB_GROUP_TP : ZB_GROUP_SP,
+                   stride, 1);
+    }
 }
 
 int main(void)
@@ -327,8 +479,12 @@ int main(void)
         ZBT_CASE(ragged_batches_evaluate_alike),
         ZBT_CASE(changing_lengths_give_the_same_losses),
         ZBT_CASE(microbatches_of_own_lengths_equal_batches_alone),
+        ZBT_CASE(length_beyond_the_row_is_refused),
+        ZBT_CASE(norm_counts_shards_and_copies_once),
+        ZBT_CASE(replicas_are_equal_after_every_step),
         ZBT_CASE(stale_gradients_are_refused),
-        ZBT_CASE(death_in_a_collective_ends_the_run),
+        ZBT_CASE(death_in_a_collective_of_replicas_ends_the_run),
+        ZBT_CASE(death_in_a_collective_of_a_pass_ends_the_run),
     };
 
     return zbt_run("run_grid", cases, ZB_COUNT_OF(cases));
