@@ -372,7 +372,11 @@ struct zb_graph {
 /* Remember a mistake, the first only: "layer 'x', op: ..." when op != NULL. */
 void zb_graph_mistake(struct zb_graph *g, const struct zb_op *op,
                       const char *fmt, ...) ZB_PRINTF(3, 4);
-/* For the builder. */
+/* For the builder. A shape as given by the caller; symbols only where `symbols`
+ * allows. */
+int zb_graph_read_shape(struct zb_graph *g, const char *what, const char *name,
+                        int n_dims, const int64_t *dim, int symbols,
+                        struct zb_shape *out);
 int zb_graph_add_op(struct zb_graph *g, enum zb_op_kind kind, struct zb_op *op);
 
 /* shard.c: parameters. The shape of a shard, and how many consecutive ranks
