@@ -465,6 +465,8 @@ int zb_tensor_grad_crosses(const struct zb_graph *g, int t, int at);
 ZB_OP_MAP(ZB_X)
 #undef ZB_X
 
+/* The gradient of a bias, which is this input: the column sum of d_out. */
+enum zb_status zb_emit_col_sum(struct zb_emit *e, int bias);
 enum zb_status zb_linear_forward(struct zb_emit *e);
 enum zb_status zb_linear_backward_input(struct zb_emit *e);
 enum zb_status zb_linear_backward_weight(struct zb_emit *e);

@@ -112,7 +112,7 @@ enum zb_status zb_linear_backward_input(struct zb_emit *e)
     return zb_emit_launch(e, ZB_K_gemm, &gemm);
 }
 
-static enum zb_status bias_gradient(struct zb_emit *e)
+enum zb_status zb_emit_col_sum(struct zb_emit *e, int bias)
 {
     struct zb_k_col_sum sum = {
         .rows = zb_shape_rows(&e->d_out.shape),
@@ -120,7 +120,7 @@ static enum zb_status bias_gradient(struct zb_emit *e)
         .ldx = zb_view_row_stride(&e->d_out),
         .dtype = e->d_out.dtype,
         .x = e->d_out.data,
-        .y = e->d_in[2].data,
+        .y = e->d_in[bias].data,
     };
 
     return zb_emit_launch(e, ZB_K_col_sum, &sum);
@@ -133,7 +133,7 @@ enum zb_status zb_linear_backward_weight(struct zb_emit *e)
     const struct zb_view *a, *b;
 
     if (e->weight == 2) {
-        return bias_gradient(e);
+        return zb_emit_col_sum(e, 2);
     }
     a = e->op->u.linear.in_by_out ? x : dy;
     b = e->op->u.linear.in_by_out ? dy : x;

@@ -125,13 +125,20 @@ enum zb_status zb_xent_join_forward(struct zb_emit *e)
     return zb_emit_launch(e, ZB_K_xent_join, &k);
 }
 
-enum zb_status zb_xent_join_backward_input(struct zb_emit *e)
+/* ---- gradients of logits ------------------------------------------------- */
+
+/* Of the columns that there are, `first` on, of n_class. */
+static enum zb_status xent_gradient(struct zb_emit *e, int64_t cols,
+                                    int64_t first, int64_t n_class)
 {
     struct zb_k_xent_bwd k = {
         .rows = zb_shape_rows(&e->in[0].shape),
+        .cols = cols,
         .ld = zb_view_row_stride(&e->in[0]),
         .ld_d = zb_view_row_stride(&e->d_in[0]),
-        .n_class = e->graph->tensors[e->op->in[0]].spread.n_whole,
+        .n_pad = zb_shape_cols(&e->in[0].shape) - cols,
+        .first = first,
+        .n_class = n_class,
         .scale = e->loss_coef * e->run->loss_scale,
         .dtype = e->in[0].dtype,
         .logits = e->in[0].data,
@@ -140,30 +147,22 @@ enum zb_status zb_xent_join_backward_input(struct zb_emit *e)
         .dlogits = e->d_in[0].data,
     };
 
-    k.cols = zb_emit_cols(e, 0, &k.first);
-    k.n_pad = zb_shape_cols(&e->in[0].shape) - k.cols;
     return zb_emit_launch(e, ZB_K_xent_bwd, &k);
 }
 
-/* ---- of whole logits ----------------------------------------------------- */
-
 enum zb_status zb_xent_backward_input(struct zb_emit *e)
 {
-    struct zb_k_xent_bwd k = {
-        .rows = zb_shape_rows(&e->in[0].shape),
-        .cols = zb_shape_cols(&e->in[0].shape),
-        .ld = zb_view_row_stride(&e->in[0]),
-        .ld_d = zb_view_row_stride(&e->d_in[0]),
-        .n_class = zb_shape_cols(&e->in[0].shape),
-        .scale = e->loss_coef * e->run->loss_scale,
-        .dtype = e->in[0].dtype,
-        .logits = e->in[0].data,
-        .lse = e->out[1].data,
-        .label = e->in[1].data,
-        .dlogits = e->d_in[0].data,
-    };
+    int64_t cols = zb_shape_cols(&e->in[0].shape);
 
-    return zb_emit_launch(e, ZB_K_xent_bwd, &k);
+    return xent_gradient(e, cols, 0, cols);
+}
+
+enum zb_status zb_xent_join_backward_input(struct zb_emit *e)
+{
+    int64_t first, cols = zb_emit_cols(e, 0, &first);
+
+    return xent_gradient(e, cols, first,
+                         e->graph->tensors[e->op->in[0]].spread.n_whole);
 }
 
 int zb_mse_shape(struct zb_graph *g, struct zb_op *op)

@@ -278,16 +278,7 @@ enum zb_status zb_bias_forward(struct zb_emit *e)
 
 enum zb_status zb_bias_backward_weight(struct zb_emit *e)
 {
-    struct zb_k_col_sum sum = {
-        .rows = zb_shape_rows(&e->d_out.shape),
-        .cols = zb_shape_cols(&e->d_out.shape),
-        .ldx = zb_view_row_stride(&e->d_out),
-        .dtype = e->d_out.dtype,
-        .x = e->d_out.data,
-        .y = e->d_in[1].data,
-    };
-
-    return zb_emit_launch(e, ZB_K_col_sum, &sum);
+    return zb_emit_col_sum(e, 1);
 }
 
 /* ---- for ops of which ranks have columns --------------------------------- */
