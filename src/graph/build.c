@@ -501,7 +501,7 @@ int zb_graph_add_op(struct zb_graph *g, enum zb_op_kind kind, struct zb_op *op)
         return out_of_memory(g);
     }
     g->ops[g->n_ops++] = *op;
-    g->n_sites += !(op->row->flags & ZB_OP_LAYOUT);
+    g->n_sites += (op->row->flags & ZB_OP_DRAWS) != 0;
     return op->out[0];
 }
 

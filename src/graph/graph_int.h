@@ -140,7 +140,7 @@ enum zb_op_flags {
     ZB_OP_CHEAP = 256,     /* its F takes less time than what it is worth in
                               memory: `selective` makes its outputs again */
     ZB_OP_OVER_D_OUT = 512, /* d_in[0] may be d_out */
-    ZB_OP_LAYOUT = 1024     /* there in some layouts only */
+    ZB_OP_DRAWS = 1024      /* has a site of its own for random numbers */
 };
 
 struct zb_in_row {
@@ -227,7 +227,8 @@ extern const struct zb_op_row zb_op_rows[ZB_N_OPS];
 struct zb_op {
     const struct zb_op_row *row;
     int number; /* in the graph */
-    int site;   /* of its dropout: the same in every layout */
+    int site;   /* for dropout: how many ops before it draw, which is the same in
+                   every layout */
     int layer;
     int n_out;
     struct zb_shape tmp[2][ZB_OP_MAX_TMP]; /* of F, of B */

@@ -96,6 +96,7 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_attention] = {
         ROW(attention),
+        .flags = ZB_OP_DRAWS,
         .n_in = 4,
         .in = {{"q", ZB_IN_GRAD | ZB_IN_B, ZB_NEED_HEADS},
                {"k", ZB_IN_GRAD | ZB_IN_B, ZB_NEED_HEADS},
@@ -111,6 +112,7 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_ring_attention] = {
         ROW(ring_attention),
+        .flags = ZB_OP_DRAWS,
         .n_in = 4,
         .in = {{"q", ZB_IN_GRAD | ZB_IN_B, ZB_NEED_HEADS},
                {"k", ZB_IN_GRAD, ZB_NEED_HEADS},
@@ -125,7 +127,6 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_seq_to_heads] = {
         ROW(seq_to_heads),
-        .flags = ZB_OP_LAYOUT,
         .n_in = 1,
         .in = {IN_X(ZB_IN_GRAD, ZB_NEED_DENSE)},
         .forward = zb_seq_to_heads_forward,
@@ -133,7 +134,6 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_heads_to_seq] = {
         ROW(heads_to_seq),
-        .flags = ZB_OP_LAYOUT,
         .n_in = 1,
         .in = {IN_X(ZB_IN_GRAD, ZB_NEED_DENSE)},
         .forward = zb_heads_to_seq_forward,
@@ -178,7 +178,7 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     },
     [ZB_OP_dropout] = {
         ROW(dropout),
-        .flags = ZB_OP_CHEAP | ZB_OP_ADDEND,
+        .flags = ZB_OP_CHEAP | ZB_OP_ADDEND | ZB_OP_DRAWS,
         .n_in = 1,
         .in = {IN_X(ZB_IN_GRAD, ZB_NEED_DENSE)},
         .spread = zb_dropout_spread,

@@ -16,15 +16,6 @@
 
 static const struct zb_spread same = {.kind = ZB_SPREAD_SAME, .param = -1};
 
-/* An op that only a layout has. */
-static int insert(struct zb_graph *g, enum zb_op_kind kind, struct zb_op *op)
-{
-    int t = zb_graph_add_op(g, kind, op);
-
-    g->n_sites -= t >= 0;
-    return t;
-}
-
 static int is_tensor(const struct zb_graph *g, int t)
 {
     return t >= 0 && (size_t)t < g->n_tensors;
@@ -57,7 +48,7 @@ int zb_spread_enter(struct zb_graph *g, int x)
     if (g->tensors[x].entered >= 0 && g->tensors[x].entered_layer == layer) {
         return g->tensors[x].entered;
     }
-    y = insert(g, is_part ? ZB_OP_gather : ZB_OP_enter, &op);
+    y = zb_graph_add_op(g, is_part ? ZB_OP_gather : ZB_OP_enter, &op);
     g->tensors[x].entered = y;
     g->tensors[x].entered_layer = layer;
     return y;
@@ -70,11 +61,12 @@ int zb_spread_reduce(struct zb_graph *g, int x)
     if (!has_spread(g, x, ZB_SPREAD_SUM)) {
         return x;
     }
-    return insert(g,
-                  g->par.mode == ZB_SEQ_SPLIT_GATHER && has_tokens(g, x)
-                      ? ZB_OP_scatter
-                      : ZB_OP_reduce,
-                  &op);
+    return zb_graph_add_op(
+        g,
+        g->par.mode == ZB_SEQ_SPLIT_GATHER && has_tokens(g, x)
+            ? ZB_OP_scatter
+            : ZB_OP_reduce,
+        &op);
 }
 
 int zb_g_whole(struct zb_graph *g, int x)
@@ -90,7 +82,7 @@ int zb_g_whole(struct zb_graph *g, int x)
     }
     {
         int64_t n_whole = g->tensors[x].spread.n_whole;
-        int y = insert(g, ZB_OP_collect, &op), last;
+        int y = zb_graph_add_op(g, ZB_OP_collect, &op), last;
         struct zb_op cut = {.in = {y}};
 
         if (y < 0 || op.u.collect.dim == 1) {
@@ -102,7 +94,7 @@ int zb_g_whole(struct zb_graph *g, int x)
             return y;
         }
         cut.u.slice.n = n_whole;
-        return insert(g, ZB_OP_slice, &cut);
+        return zb_graph_add_op(g, ZB_OP_slice, &cut);
     }
 }
 
@@ -121,13 +113,13 @@ int zb_spread_bias(struct zb_graph *g, int x, int bias)
 {
     struct zb_op op = {.in = {x, bias}};
 
-    return insert(g, ZB_OP_bias, &op);
+    return zb_graph_add_op(g, ZB_OP_bias, &op);
 }
 
 int zb_spread_xent(struct zb_graph *g, int logits, int labels)
 {
     struct zb_op part = {.in = {logits, labels}};
-    int stats = zb_g_whole(g, insert(g, ZB_OP_xent_part, &part));
+    int stats = zb_g_whole(g, zb_graph_add_op(g, ZB_OP_xent_part, &part));
     struct zb_op join = {.in = {logits, labels, stats}};
 
     return zb_graph_add_op(g, ZB_OP_xent_join, &join);
@@ -155,7 +147,7 @@ void zb_spread_inputs(struct zb_graph *g, struct zb_op *op)
             has_tokens(g, op->in[i])) {
             struct zb_op part = {.in = {op->in[i]}};
 
-            op->in[i] = insert(g, ZB_OP_part, &part);
+            op->in[i] = zb_graph_add_op(g, ZB_OP_part, &part);
         }
     }
 }
