@@ -215,11 +215,10 @@ struct zb_k_rope {
  * site, the global index of its sample and its place within the sample: the
  * Philox key is the first half of philox(key = seed, counter = step, site), the
  * counter (sample, block); the four numbers of a block belong to elements
- * 4 block to 4 block + 3. Elements of attention are counted along the keys,
- * each row of keys filled up to whole blocks: key j of query i of head h is in
- * block (h * whole + i) * ceil(whole / 4) + j / 4, whole being the length of
- * the sequence. Samples, heads and places are those of the whole model, whatever
- * part of it a device has, so that all layouts drop the same. */
+ * 4 block to 4 block + 3. Of attention, key j of query i of head h is in block
+ * 2^48 h + 2^24 i + j / 4, however long the sequence is. Samples, heads and
+ * places are those of the whole model, whatever part of it a device has, so that
+ * all layouts drop the same, padded or not. */
 struct zb_k_philox {
     uint64_t seed;
     uint64_t step;

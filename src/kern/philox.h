@@ -5,6 +5,7 @@
  *
  * A dropout mask's key comes from its seed, step and site; the counter is the
  * sample (high half) and the block of four elements in it (low half).
+ * Weights of attention have blocks of their own.
  */
 #ifndef ZB_KERN_PHILOX_H
 #define ZB_KERN_PHILOX_H
@@ -61,6 +62,19 @@ ZB_KERN_FN struct zb_philox_key zb_philox_site_key(uint64_t seed, uint64_t step,
     key.k0 = x.x0;
     key.k1 = x.x1;
     return key;
+}
+
+/* The block of a weight of attention, which has those of keys key / 4 * 4 to
+ * key / 4 * 4 + 3. Heads, queries and keys are apart by constants, so that the
+ * numbers do not depend on how long sequences are, or were padded to be. Each
+ * has its own up to 2^16 heads and 2^24 queries. */
+#define ZB_ATTN_BLOCKS_OF_QUERY ((uint64_t)1 << 24)
+
+ZB_KERN_FN uint64_t zb_attn_block(int64_t head, int64_t query, int64_t key)
+{
+    return (((uint64_t)head << 24) + (uint64_t)query) *
+               ZB_ATTN_BLOCKS_OF_QUERY +
+           (uint64_t)key / 4;
 }
 
 /* An element is kept when its number is not below this. */

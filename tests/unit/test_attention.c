@@ -235,9 +235,9 @@ static double factor(const struct setup *u, int64_t b, int64_t h, int64_t i,
     struct zb_philox_key key = zb_philox_site_key(
         u->p.philox.seed, u->p.philox.step, u->p.philox.site);
     int64_t key_row = u->part.k_first + j;
-    int64_t row =
-        (u->part.first_head + h) * u->part.whole + u->part.q_first + i;
-    uint64_t block = (uint64_t)(row * ((u->part.whole + 3) / 4) + key_row / 4);
+    uint64_t head = (uint64_t)(u->part.first_head + h);
+    uint64_t row = (uint64_t)(u->part.q_first + i);
+    uint64_t block = (head << 48) + (row << 24) + (uint64_t)key_row / 4;
     struct zb_philox_out x = zb_philox(key, block, (uint64_t)u->sample[b]);
     uint32_t r[4] = {x.x0, x.x1, x.x2, x.x3};
 

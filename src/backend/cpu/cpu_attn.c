@@ -154,9 +154,6 @@ void zb_attn_scores(const struct attn_tile *t, const struct attn_block *k,
     }
 }
 
-/* Blocks of four random numbers lie along the keys: the block of key j of query
- * i of head h is (h * whole + i) * ceil(whole / 4) + j / 4, all counted in the
- * whole model. */
 int64_t zb_attn_dropout(const struct attn_tile *t, const struct attn_block *k,
                         zb_real *drawn)
 {
@@ -164,20 +161,18 @@ int64_t zb_attn_dropout(const struct attn_tile *t, const struct attn_block *k,
     struct zb_philox_key key = zb_philox_site_key(
         p->philox.seed, p->philox.step, p->philox.site);
     uint64_t sample = (uint64_t)p->philox.sample[t->b];
-    uint64_t per_row = (uint64_t)(p->whole + 3) / 4;
-    uint64_t first_row =
-        (uint64_t)((p->first_head + t->h) * p->whole + p->q_first + t->i0);
     int64_t j0 = p->k_first + k->j0, lead = j0 % 4;
     uint32_t limit = zb_drop_limit(p->dropout);
     zb_real keep = (zb_real)(1.0 / (1.0 - p->dropout));
 
     for (int64_t j = 0; j < lead + k->n; j += 4) {
         zb_real *row = drawn + j * ATTN_QUERIES;
-        uint64_t first = first_row * per_row + (uint64_t)(j0 + j) / 4;
+        uint64_t first = zb_attn_block(p->first_head + t->h,
+                                       p->q_first + t->i0, j0 + j);
 
         ZB_EACH(i, ATTN_QUERIES) {
-            struct zb_philox_out x =
-                zb_philox(key, first + (uint64_t)i * per_row, sample);
+            struct zb_philox_out x = zb_philox(
+                key, first + (uint64_t)i * ZB_ATTN_BLOCKS_OF_QUERY, sample);
 
             row[i] = x.x0 >= limit ? keep : ZB_R(0);
             row[i + ATTN_QUERIES] = x.x1 >= limit ? keep : ZB_R(0);
