@@ -406,6 +406,8 @@ struct zb_chunk_run {
     double loss_scale;            /* B: gradient of each loss element */
     int is_training;              /* 0: no dropout, F keeps what it must */
     int tp_rank, sp_rank;
+    int64_t n_padding; /* so many rows at the end of whole sequences are padding
+                          of the layout's; no query sees them */
     const struct zb_coll_ops *coll; /* may be NULL when tp = sp = 1 */
     void *coll_arg;
     /* NULL, or called for each layer of the chunk: by F before it enqueues the

@@ -231,8 +231,9 @@ struct zb_k_philox {
  * exponentials.
  *
  * Queries and keys may be parts of sequences of `whole` rows: query i is row
- * q_first + i, key j is row k_first + j, and what follows is about those. Keys
- * j with key_mask[b,j] == 0 are left out, as are j > i when causal; a query
+ * q_first + i, key j is row k_first + j, and what follows is about those. The
+ * last n_padding rows are no keys: the sequence was made longer for its layout.
+ * Keys j with key_mask[b,j] == 0 are left out, as are j > i when causal; a query
  * with no key left in the whole sequence averages all keys that causality allows, so
  * that q and k get no gradient from it. A query of which no key is in this part
  * gets a finite out and an lse that attention_merge counts as nothing.
@@ -240,7 +241,7 @@ struct zb_k_philox {
  * by 1 - dropout. No matrix of all scores is stored. */
 struct zb_k_attention_fwd {
     int64_t batch, seq, kv_seq, q_heads, kv_heads, head_dim;
-    int64_t whole, q_first, k_first;
+    int64_t whole, n_padding, q_first, k_first;
     int64_t first_head; /* head 0 is this one of the model: for dropout */
     int causal;
     double scale, dropout;

@@ -241,6 +241,12 @@ static int64_t first_head(const struct zb_emit *e)
     return rank * n;
 }
 
+/* Padding of sequences; keys may be something else. */
+static int64_t n_padding(const struct zb_emit *e)
+{
+    return zb_op_shape(e->graph, e->op, 1)->dim[1] < 0 ? e->run->n_padding : 0;
+}
+
 struct zb_k_attention_fwd zb_attention_params(const struct zb_emit *e)
 {
     const struct zb_attn_opts *o = &e->op->u.attention;
@@ -251,6 +257,7 @@ struct zb_k_attention_fwd zb_attention_params(const struct zb_emit *e)
         .seq = q->shape.dim[1],
         .kv_seq = k->shape.dim[1],
         .whole = k->shape.dim[1],
+        .n_padding = n_padding(e),
         .q_heads = q->shape.dim[2],
         .kv_heads = k->shape.dim[2],
         .head_dim = q->shape.dim[3],

@@ -290,6 +290,7 @@ static struct zb_chunk_run make_run(struct zb_worker *w, int chunk, int mb,
         .loss_scale = w->mb[mb].loss_scale *
                       w->s->norms.loss_scale[(w->turn + 1) % 2],
         .is_training = w->is_training,
+        .n_padding = w->mb[mb].bind.value[ZB_SYM_FULL] - w->mb[mb].len,
         .tp_rank = w->tp,
         .sp_rank = w->sp,
         .coll = &zb_worker_coll_ops,

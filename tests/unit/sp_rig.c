@@ -388,6 +388,7 @@ static enum zb_status run_rank(struct member *m)
         .loss_scale = grp->o->loss_scale,
         .is_training = !grp->o->is_eval,
         .sp_rank = m->rank,
+        .n_padding = grp->bind.value[ZB_SYM_FULL] - grp->batch->seq,
         .coll = grp->o->has_groups ? &group_ops : &coll_ops,
         .coll_arg = m,
         .seed = grp->o->seed,

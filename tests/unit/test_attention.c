@@ -22,7 +22,7 @@ struct shape {
 
 /* Queries and keys are rows of a sequence of `whole`. */
 struct part {
-    int64_t whole, q_first, k_first, kv_seq, first_head;
+    int64_t whole, q_first, k_first, kv_seq, first_head, n_padding;
 };
 
 /* One case: host values, device buffers, parameters. With is_packed q, k and v
@@ -49,18 +49,23 @@ static const struct shape shapes[] = {
     {1, 64, 1, 1, 64, 1, 0, 1, 0},   {1, 200, 4, 4, 3, 0, 0, 1, 0.5},
 };
 
-/* Keys before, within and behind the queries; none seen; not in fours. */
+/* Keys before, within and behind the queries; none seen; not in fours; some, or
+ * all, padding. */
 static const struct {
     struct shape s;
     struct part part;
 } partial[] = {
-    {{2, 40, 4, 2, 12, 1, 1, 0, 0.3}, {130, 65, 2, 63, 4}},
-    {{1, 90, 2, 1, 20, 1, 0, 0, 0.2}, {255, 30, 1, 150, 2}},
-    {{2, 70, 2, 2, 8, 1, 1, 0, 0.5}, {200, 21, 50, 101, 0}},
-    {{2, 70, 2, 2, 8, 1, 0, 0, 0}, {200, 21, 91, 50, 0}},
-    {{2, 33, 6, 3, 16, 0, 1, 0, 0.4}, {171, 99, 3, 86, 6}},
-    {{1, 7, 1, 1, 5, 1, 0, 0, 0}, {30, 12, 12, 7, 3}},
-    {{1, 64, 2, 2, 8, 1, 1, 0, 0.1}, {256, 64, 64, 64, 0}},
+    {{2, 40, 4, 2, 12, 1, 1, 0, 0.3}, {130, 65, 2, 63, 4, 0}},
+    {{1, 90, 2, 1, 20, 1, 0, 0, 0.2}, {255, 30, 1, 150, 2, 0}},
+    {{2, 70, 2, 2, 8, 1, 1, 0, 0.5}, {200, 21, 50, 101, 0, 0}},
+    {{2, 70, 2, 2, 8, 1, 0, 0, 0}, {200, 21, 91, 50, 0, 0}},
+    {{2, 33, 6, 3, 16, 0, 1, 0, 0.4}, {171, 99, 3, 86, 6, 0}},
+    {{1, 7, 1, 1, 5, 1, 0, 0, 0}, {30, 12, 12, 7, 3, 0}},
+    {{1, 64, 2, 2, 8, 1, 1, 0, 0.1}, {256, 64, 64, 64, 0, 0}},
+    {{2, 40, 4, 2, 12, 0, 0, 0, 0.3}, {130, 60, 2, 128, 4, 3}},
+    {{3, 33, 2, 1, 8, 0, 1, 0, 0.2}, {66, 33, 33, 33, 0, 20}},
+    {{1, 20, 2, 2, 8, 0, 0, 0, 0}, {80, 20, 60, 20, 0, 20}},
+    {{2, 70, 2, 2, 8, 1, 1, 0, 0.5}, {70, 0, 0, 70, 0, 7}},
 };
 
 /* Row 0: the first keys are padding (queries without a key when causal). Row 1:
@@ -121,11 +126,12 @@ static void make(struct setup *u, const struct shape *s,
 
     memset(u, 0, sizeof(*u));
     u->s = *s;
-    u->part = part != NULL ? *part : (struct part){s->seq, 0, 0, s->seq, 0};
+    u->part =
+        part != NULL ? *part : (struct part){s->seq, 0, 0, s->seq, 0, 0};
     *p = (struct zb_k_attention_fwd){
         .batch = s->batch, .seq = s->seq, .kv_seq = u->part.kv_seq,
         .whole = u->part.whole, .q_first = u->part.q_first,
-        .k_first = u->part.k_first,
+        .k_first = u->part.k_first, .n_padding = u->part.n_padding,
         .first_head = u->part.first_head, .q_heads = s->q_heads,
         .kv_heads = s->kv_heads, .head_dim = s->dim, .causal = s->causal,
         .scale = 1.7 / sqrt((double)s->dim), .dropout = s->dropout};
@@ -176,7 +182,8 @@ static void upload(struct setup *u)
 /* Rows of the whole sequence. */
 static int is_allowed(const struct setup *u, int64_t i, int64_t j)
 {
-    return !u->s.causal || j <= i;
+    return (!u->s.causal || j <= i) &&
+           j < u->part.whole - u->part.n_padding;
 }
 
 static int is_dead_query(const struct setup *u, int64_t b, int64_t i)

@@ -292,7 +292,7 @@ static const struct attn_case attns[] = {
     {4, 1, 0, 1, 0}, {8, 8, 1, 0, 1},
 };
 
-enum { CLASSES = 32, WIDTH = 6, ATTN_SEQ = 24 };
+enum { CLASSES = 32, WIDTH = 6 };
 
 /* Heads of q, k and v: [B,T,heads,D] each. */
 static void make_heads(struct zb_graph *g, const struct attn_case *c, int x,
@@ -391,7 +391,7 @@ static void expect_derivative(const struct zb_graph *g, zb_real **params,
 }
 
 static void check_attention(const struct attn_case *c, enum zb_seq_mode mode,
-                            int sp)
+                            int sp, int64_t seq)
 {
     const struct zb_parallel par = {.tp = 1, .sp = sp, .mode = mode,
                                     .vocab_multiple = 1};
@@ -399,16 +399,16 @@ static void check_attention(const struct attn_case *c, enum zb_seq_mode mode,
     struct zb_graph *g = attention_graph(c, &par);
     zb_real **params = rig_params(one, 8);
     struct inputs in;
-    struct sp_batch batch = {ROWS, ATTN_SEQ, in.data};
+    struct sp_batch batch = {ROWS, seq, in.data};
     struct sp_opts opts = {.seed = 5, .step = 7};
     struct rig_result want;
     struct sp_result got;
     char what[64];
 
-    snprintf(what, sizeof(what), "attention %d, mode %d, sp %d",
-             (int)(c - attns), (int)mode, sp);
-    make_inputs(g, ATTN_SEQ, &in);
-    run_one(one, params, &in, ATTN_SEQ, 0, &want);
+    snprintf(what, sizeof(what), "attention %d, mode %d, sp %d, %d tokens",
+             (int)(c - attns), (int)mode, sp, (int)seq);
+    make_inputs(g, seq, &in);
+    run_one(one, params, &in, seq, 0, &want);
     opts.loss_scale = 1 / in.n_valid;
     ZBT_OK(sp_run(g, params, &batch, &opts, &got));
     expect_same(what, one, &want, &got, 1e-12);
@@ -423,9 +423,19 @@ static void check_attention(const struct attn_case *c, enum zb_seq_mode mode,
 static void attention_has_the_gradient_of_its_loss(void)
 {
     for (size_t i = 0; i < ZB_COUNT_OF(attns); i++) {
-        check_attention(&attns[i], ZB_SEQ_RING, 2);
-        check_attention(&attns[i], ZB_SEQ_RING, 3);
-        check_attention(&attns[i], ZB_SEQ_ALL_TO_ALL, i % 2 == 0 ? 2 : 4);
+        check_attention(&attns[i], ZB_SEQ_RING, 2, 24);
+        check_attention(&attns[i], ZB_SEQ_RING, 3, 24);
+        check_attention(&attns[i], ZB_SEQ_ALL_TO_ALL, i % 2 == 0 ? 2 : 4, 24);
+    }
+}
+
+/* Also queries without a key, which see all keys alike, see no padding. */
+static void padding_is_no_key_of_any_attention(void)
+{
+    for (size_t i = 0; i < ZB_COUNT_OF(attns); i++) {
+        check_attention(&attns[i], ZB_SEQ_RING, 2, 11);
+        check_attention(&attns[i], ZB_SEQ_RING, 4, 17); /* empty pieces */
+        check_attention(&attns[i], ZB_SEQ_ALL_TO_ALL, i % 2 == 0 ? 2 : 4, 13);
     }
 }
 
@@ -469,6 +479,7 @@ int main(void)
         ZBT_CASE(check_backend_has_no_report),
         ZBT_CASE(two_runs_have_the_same_bits),
         ZBT_CASE(attention_has_the_gradient_of_its_loss),
+        ZBT_CASE(padding_is_no_key_of_any_attention),
         ZBT_CASE(heads_that_can_not_be_shared_are_refused),
     };
 

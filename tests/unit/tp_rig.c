@@ -212,6 +212,7 @@ static struct zb_chunk_run run_of(struct rank *k, int c)
         .loss_scale = k->s->scale,
         .is_training = 1,
         .tp_rank = k->m->rank,
+        .n_padding = k->s->bind.value[ZB_SYM_FULL] - k->s->batch->seq,
         .coll = &coll_ops,
         .coll_arg = k,
         .seed = k->s->o->seed,

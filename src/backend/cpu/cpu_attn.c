@@ -74,7 +74,10 @@ void zb_attn_tile_init(struct attn_tile *t, const struct zb_k_attention_fwd *p,
     t->n = min_of(p->seq - i0, ATTN_QUERIES);
     t->n_pad = zb_vec_round(t->n);
     t->last = p->q_first + i0 - p->k_first;
-    t->n_keys = p->causal ? min_of(t->last + t->n, p->kv_seq) : p->kv_seq;
+    t->n_keys = min_of(p->kv_seq, p->whole - p->n_padding - p->k_first);
+    if (p->causal) {
+        t->n_keys = min_of(t->n_keys, t->last + t->n);
+    }
     t->mask = NULL;
     t->n_dead = 0;
     if (p->key_mask != NULL) {
@@ -268,9 +271,9 @@ static void finish(const struct attn_tile *t, zb_real *ot,
     zb_real *lse = p->lse + zb_attn_lse_at(t);
     zb_real *out = (zb_real *)p->out + zb_attn_out_at(t);
 
-    /* Queries that are before all of these keys. */
-    for (int64_t i = 0; i < t->n_pad && i < -t->last && w->sum[i] == 0; i++) {
-        w->sum[i] = 1;
+    /* Queries that see none of these keys. */
+    ZB_EACH(i, t->n_pad) {
+        w->sum[i] = w->sum[i] == 0 ? ZB_R(1) : w->sum[i];
     }
     ZB_EACH(i, t->n) {
         lse[i] = w->top[i] + zb_log(w->sum[i]);
