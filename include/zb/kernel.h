@@ -260,7 +260,9 @@ struct zb_k_attention_fwd {
 /* dq, dk, dv = gradients, from the tensors of the forward pass and dout. They
  * have strides of their own and may not share memory with q, k and v. Where the
  * keys are a part of the sequence, out and lse are those over all keys; what
- * other parts gave is added to where add_q (dq), add_kv (dk, dv) is set. */
+ * other parts gave is added to where add_q (dq), add_kv (dk, dv) is set. dk and
+ * dv are sums over queries: where they are stored in 16 bits, `sums` is memory
+ * to add them up in. */
 struct zb_k_attention_bwd {
     struct zb_k_attention_fwd fwd; /* out and lse as forward wrote them */
     const void *dout;              /* like out */
@@ -268,6 +270,7 @@ struct zb_k_attention_bwd {
     void *dq, *dk, *dv;
     int64_t dq_batch, dk_batch, dv_batch, dq_row, dk_row, dv_row;
     int64_t dq_head, dk_head, dv_head;
+    zb_real *sums; /* [batch, kv_heads, 2, kv_seq, head_dim], or NULL */
 };
 
 /* Attention over two sets of keys: (out, lse) = that over both, from (out, lse)

@@ -13,7 +13,7 @@
 
 #define ZB_OP_MAX_IN 6
 #define ZB_OP_MAX_OUT 3
-#define ZB_OP_MAX_TMP 2
+#define ZB_OP_MAX_TMP 3
 
 /* ---- layouts: shapes and strides that may contain symbols ---------------- */
 
@@ -99,7 +99,7 @@ void zb_emit_touch(struct zb_emit *e, const void *ptr, size_t bytes,
 /* All that a view covers. */
 void zb_emit_touch_view(struct zb_emit *e, const struct zb_view *v,
                         enum zb_access_mode mode);
-/* A collective of reals; fills in type and label. */
+/* Fills in the label. */
 enum zb_status zb_emit_coll(struct zb_emit *e, enum zb_axis axis,
                             struct zb_coll coll);
 struct zb_k_philox zb_emit_philox(const struct zb_emit *e);

@@ -156,14 +156,36 @@ static int attention_shape(struct zb_graph *g, struct zb_op *op,
     return zb_op_add_out(g, op, &y) != 0 ? -1 : zb_op_add_real(g, op, &lse);
 }
 
+/* B adds gradients of keys and values up in zb_real: `n_kv` rows of both. */
+static void add_kv_sums(struct zb_graph *g, struct zb_op *op,
+                        const struct zb_shape *n_kv)
+{
+    int at = op->n_tmp[ZB_PASS_B];
+
+    if (g->storage != ZB_DTYPE_REAL) {
+        op->tmp[ZB_PASS_B][at] = *n_kv;
+        op->tmp_dtype[ZB_PASS_B][at] = ZB_DTYPE_REAL;
+        op->n_tmp[ZB_PASS_B] = at + 1;
+    }
+}
+
 int zb_attention_shape(struct zb_graph *g, struct zb_op *op)
 {
-    return attention_shape(g, op, zb_op_shape(g, op, 0)->dim[1]);
+    struct zb_shape kv;
+
+    if (attention_shape(g, op, zb_op_shape(g, op, 0)->dim[1]) != 0) {
+        return -1;
+    }
+    kv = *zb_op_shape(g, op, 1);
+    kv.dim[3] *= 2;
+    add_kv_sums(g, op, &kv);
+    return 0;
 }
 
 /* Also keeps keys and values of the part as they go round, [B,SEQ,2,nkv*D]. F
  * needs memory for attention to one piece, B for the gradients of the keys and
- * values of everybody, and for their own sum. */
+ * values of everybody, and for their own sum; a pair of pieces has half the rows
+ * of a part. */
 int zb_ring_attention_shape(struct zb_graph *g, struct zb_op *op)
 {
     struct zb_shape kv, all;
@@ -190,6 +212,7 @@ int zb_ring_attention_shape(struct zb_graph *g, struct zb_op *op)
     op->tmp[ZB_PASS_B][1] = kv;
     op->n_tmp[ZB_PASS_F] = 2;
     op->n_tmp[ZB_PASS_B] = 2;
+    add_kv_sums(g, op, zb_op_shape(g, op, 1));
     return zb_op_add_out(g, op, &kv);
 }
 
@@ -323,6 +346,7 @@ enum zb_status zb_attention_backward_input(struct zb_emit *e)
         .dq_head = dq->stride[2],
         .dk_head = dk->stride[2],
         .dv_head = dv->stride[2],
+        .sums = e->tmp[0].data,
     };
 
     read_samples(e, &k.fwd);

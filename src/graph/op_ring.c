@@ -244,6 +244,7 @@ static enum zb_status backward_pair(const struct ring *r, const struct pair *at)
         .dq_head = dq->stride[2],
         .dk_head = r->whole.k_head,
         .dv_head = r->whole.k_head,
+        .sums = e->tmp[2].data,
     };
 
     k.dout = element(r, e->d_out.data,
@@ -258,6 +259,7 @@ static enum zb_status backward_pair(const struct ring *r, const struct pair *at)
     zb_emit_touch_view(e, &e->d_out, ZB_READ);
     zb_emit_touch_view(e, dq, at->is_first ? ZB_WRITE : ZB_READ_WRITE);
     zb_emit_touch_view(e, &e->tmp[0], ZB_READ_WRITE);
+    zb_emit_touch_view(e, &e->tmp[2], ZB_WRITE); /* 16 bits only */
     return zb_emit_launch(e, ZB_K_attention_bwd, &k);
 }
 

@@ -13,6 +13,7 @@
 
 #include "kern/half.h"
 #include "ops_rig.h"
+#include "zb/mem.h"
 
 #define SUM_ERROR 4e-6 /* of the sums here, relative to what is summed */
 
@@ -378,23 +379,25 @@ static void run_rope(enum zb_dtype t, int variant)
     out(t, p.y, n);
 }
 
+static int64_t seq = SEQ;
+
 static struct zb_k_attention_fwd attention(enum zb_dtype t, int variant)
 {
     int64_t samples[BATCH] = {11, 5};
     struct zb_k_attention_fwd p = {
-        .batch = BATCH, .seq = SEQ, .kv_seq = SEQ, .q_heads = HEADS,
-        .kv_heads = KV_HEADS, .head_dim = DIM, .whole = SEQ,
+        .batch = BATCH, .seq = seq, .kv_seq = seq, .q_heads = HEADS,
+        .kv_heads = KV_HEADS, .head_dim = DIM, .whole = seq,
         .causal = variant & 1, .scale = 0.4,
         .dropout = variant >> 2 & 1 ? 0.25 : 0,
         .philox = {.seed = 3, .step = 2, .site = 1}, .dtype = t,
-        .q_batch = SEQ * HEADS * DIM, .k_batch = SEQ * KV_HEADS * DIM,
-        .v_batch = SEQ * KV_HEADS * DIM, .q_row = HEADS * DIM,
+        .q_batch = seq * HEADS * DIM, .k_batch = seq * KV_HEADS * DIM,
+        .v_batch = seq * KV_HEADS * DIM, .q_row = HEADS * DIM,
         .k_row = KV_HEADS * DIM, .v_row = KV_HEADS * DIM, .q_head = DIM,
-        .k_head = DIM, .v_head = DIM, .out_batch = SEQ * HEADS * DIM,
-        .lse_row = SEQ};
+        .k_head = DIM, .v_head = DIM, .out_batch = seq * HEADS * DIM,
+        .lse_row = seq};
 
     p.philox.sample = ops_bytes(sizeof(samples), samples);
-    p.key_mask = variant >> 1 & 1 ? ids((int64_t)BATCH * SEQ, 0, 1) : NULL;
+    p.key_mask = variant >> 1 & 1 ? ids((int64_t)BATCH * seq, 0, 1) : NULL;
     p.q = in(t, BATCH * p.q_batch);
     p.k = in(t, BATCH * p.k_batch);
     p.v = in(t, BATCH * p.v_batch);
@@ -406,11 +409,11 @@ static void run_attention(enum zb_dtype t, int variant)
     struct zb_k_attention_fwd p = attention(t, variant);
 
     p.out = blank(t, BATCH * p.out_batch);
-    p.lse = blank(ZB_DTYPE_REAL, BATCH * HEADS * SEQ);
+    p.lse = blank(ZB_DTYPE_REAL, BATCH * HEADS * seq);
     ops_run(ZB_K_attention_fwd, &p, OPS_OUT(p.out, p.lse),
             OPS_IN(p.q, p.k, p.v, p.key_mask, p.philox.sample));
     out(t, p.out, BATCH * p.out_batch);
-    out(ZB_DTYPE_REAL, p.lse, BATCH * HEADS * SEQ);
+    out(ZB_DTYPE_REAL, p.lse, BATCH * HEADS * seq);
 }
 
 /* On numbers of its own for out and lse, so that both types get the same. */
@@ -419,9 +422,9 @@ static void run_attention_bwd(enum zb_dtype t, int variant)
     struct zb_k_attention_bwd b = {.fwd = attention(t, variant),
                                    .add_q = variant >> 3,
                                    .add_kv = variant >> 3,
-                                   .dq_batch = SEQ * HEADS * DIM,
-                                   .dk_batch = SEQ * KV_HEADS * DIM,
-                                   .dv_batch = SEQ * KV_HEADS * DIM,
+                                   .dq_batch = seq * HEADS * DIM,
+                                   .dk_batch = seq * KV_HEADS * DIM,
+                                   .dv_batch = seq * KV_HEADS * DIM,
                                    .dq_row = HEADS * DIM,
                                    .dk_row = KV_HEADS * DIM,
                                    .dv_row = KV_HEADS * DIM, .dq_head = DIM,
@@ -429,19 +432,17 @@ static void run_attention_bwd(enum zb_dtype t, int variant)
     struct zb_k_attention_fwd *p = &b.fwd;
 
     p->out = in(t, BATCH * p->out_batch);
-    p->lse = in_range(ZB_DTYPE_REAL, BATCH * HEADS * SEQ, 4, 5);
+    p->lse = in_range(ZB_DTYPE_REAL, BATCH * HEADS * seq, 4, 5);
     b.dout = in(t, BATCH * p->out_batch);
     b.dq = in(t, BATCH * b.dq_batch);
     b.dk = in(t, BATCH * b.dk_batch);
     b.dv = in(t, BATCH * b.dv_batch);
-    {
-        void *kv = b.dk;
-        struct zb_k_attention_bwd q = b;
-
-        ops_run(ZB_K_attention_bwd, &q, OPS_OUT(b.dq, kv, b.dv, p->out, p->lse),
-                OPS_IN(p->q, p->k, p->v, b.dout, p->key_mask,
-                       p->philox.sample));
-    }
+    b.sums = t == ZB_DTYPE_REAL
+                 ? NULL
+                 : blank(ZB_DTYPE_REAL, 2 * BATCH * b.dk_batch);
+    ops_run(ZB_K_attention_bwd, &b,
+            OPS_OUT(b.dq, b.dk, b.dv, b.sums, p->out, p->lse),
+            OPS_IN(p->q, p->k, p->v, b.dout, p->key_mask, p->philox.sample));
     out(t, b.dq, BATCH * b.dq_batch);
     out(t, b.dk, BATCH * b.dk_batch);
     out(t, b.dv, BATCH * b.dv_batch);
@@ -695,6 +696,32 @@ static void other_types_are_refused(void)
     ops_close();
 }
 
+/* How many allocations a run of attention makes, those of the rig included. */
+static uint64_t attention_allocations(int64_t n)
+{
+    struct outs ignored = {0};
+    uint64_t before = zb_mem_count();
+
+    seq = n;
+    outs = &ignored;
+    run_attention_bwd(half, 1);
+    seq = SEQ;
+    return zb_mem_count() - before;
+}
+
+/* What grows with the sequence is the graph's, which plans it. */
+static void attention_works_in_memory_of_one_size(void)
+{
+    uint64_t again;
+
+    half = ZB_DTYPE_BF16;
+    ops_open("cpu", 1);
+    (void)attention_allocations(SEQ);
+    again = attention_allocations(SEQ);
+    CU_ASSERT_EQUAL(attention_allocations(2 * SEQ), again);
+    ops_close();
+}
+
 /* Large enough for three threads. */
 static void run_team(int which)
 {
@@ -739,6 +766,7 @@ int main(void)
         ZBT_CASE(master_moves_where_bf16_alone_would_not),
         ZBT_CASE(updates_store_rounded_parameters),
         ZBT_CASE(other_types_are_refused),
+        ZBT_CASE(attention_works_in_memory_of_one_size),
         ZBT_CASE(team_changes_no_bit),
     };
 

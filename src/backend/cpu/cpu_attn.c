@@ -33,16 +33,58 @@ int64_t zb_attn_lse_at(const struct attn_tile *t)
     return (t->b * t->p->q_heads + t->h) * t->p->lse_row + t->i0;
 }
 
-const zb_real *zb_attn_keys(const struct attn_tile *t, int64_t j)
+struct attn_rows zb_attn_rows(const struct zb_k_attention_fwd *p, const void *x,
+                              int64_t at, int64_t row, int64_t n,
+                              zb_real *room)
 {
-    return (const zb_real *)t->p->k + t->b * t->p->k_batch + j * t->p->k_row +
-           t->kv * t->p->k_head;
+    int64_t bytes = (int64_t)zb_dtype_bytes(p->dtype);
+
+    if (p->dtype == ZB_DTYPE_REAL) {
+        return (struct attn_rows){(const zb_real *)x + at, row};
+    }
+    for (int64_t i = 0; i < n; i++) {
+        zb_cpu_load(p->dtype, p->head_dim,
+                    (const char *)x + (at + i * row) * bytes,
+                    room + i * p->head_dim);
+    }
+    return (struct attn_rows){room, p->head_dim};
 }
 
-const zb_real *zb_attn_values(const struct attn_tile *t, int64_t j)
+int64_t zb_attn_room_reals(const struct zb_k_attention_fwd *p)
 {
-    return (const zb_real *)t->p->v + t->b * t->p->v_batch + j * t->p->v_row +
-           t->kv * t->p->v_head;
+    return p->dtype == ZB_DTYPE_REAL ? 0 : ATTN_QUERIES * p->head_dim;
+}
+
+struct attn_rows zb_attn_keys(const struct attn_tile *t,
+                              const struct attn_block *k, zb_real *room)
+{
+    const struct zb_k_attention_fwd *p = t->p;
+
+    return zb_attn_rows(
+        p, p->k, t->b * p->k_batch + k->j0 * p->k_row + t->kv * p->k_head,
+        p->k_row, k->n, room);
+}
+
+struct attn_rows zb_attn_values(const struct attn_tile *t,
+                                const struct attn_block *k, zb_real *room)
+{
+    const struct zb_k_attention_fwd *p = t->p;
+
+    return zb_attn_rows(
+        p, p->v, t->b * p->v_batch + k->j0 * p->v_row + t->kv * p->v_head,
+        p->v_row, k->n, room);
+}
+
+void zb_attn_store_rows(const struct zb_k_attention_fwd *p, const zb_real *src,
+                        int64_t src_row, int64_t n, void *x, int64_t at,
+                        int64_t row)
+{
+    int64_t bytes = (int64_t)zb_dtype_bytes(p->dtype);
+
+    for (int64_t i = 0; i < n; i++) {
+        zb_cpu_store(p->dtype, p->head_dim, src + i * src_row,
+                     (char *)x + (at + i * row) * bytes);
+    }
 }
 
 /* How many of the tile's queries, its first ones, have no key in the whole
@@ -117,10 +159,10 @@ void zb_attn_query_scales(const struct attn_tile *t, zb_real *factor)
     }
 }
 
-void zb_attn_load_columns(const struct attn_tile *t, const zb_real *x,
-                          int64_t row, zb_real *dst)
+void zb_attn_load_columns(const struct attn_tile *t, struct attn_rows x,
+                          zb_real *dst)
 {
-    zb_tile_transpose(t->n, t->p->head_dim, x, row, dst, ATTN_QUERIES, 1);
+    zb_tile_transpose(t->n, t->p->head_dim, x.ptr, x.row, dst, ATTN_QUERIES, 1);
 }
 
 static void forbid(const struct attn_tile *t, const struct attn_block *k,
@@ -145,12 +187,10 @@ static void forbid(const struct attn_tile *t, const struct attn_block *k,
 }
 
 void zb_attn_scores(const struct attn_tile *t, const struct attn_block *k,
-                    const zb_real *qt, zb_real *s)
+                    struct attn_rows keys, const zb_real *qt, zb_real *s)
 {
-    const struct zb_k_attention_fwd *p = t->p;
-    struct zb_tile_a keys = {zb_attn_keys(t, k->j0), p->k_row, 1};
-
-    zb_tile_gemm(k->n, t->n_pad - k->skip, p->head_dim, keys, qt + k->skip,
+    zb_tile_gemm(k->n, t->n_pad - k->skip, t->p->head_dim,
+                 (struct zb_tile_a){keys.ptr, keys.row, 1}, qt + k->skip,
                  ATTN_QUERIES, s + k->skip, ATTN_QUERIES, 0);
     if (t->mask != NULL || k->is_diagonal) {
         forbid(t, k, s);
@@ -193,8 +233,14 @@ struct fwd_scratch {
     zb_real top[ATTN_QUERIES];   /* running maximum */
     zb_real sum[ATTN_QUERIES];   /* running sum of exponentials */
     zb_real shrink[ATTN_QUERIES];
-    zb_real columns[]; /* q, then out: [d][ATTN_QUERIES] each */
+    zb_real columns[]; /* q, then out: [d][ATTN_QUERIES] each; then room for
+                          rows of 16 bits */
 };
+
+static zb_real *room_of(struct fwd_scratch *w, int64_t head_dim)
+{
+    return w->columns + 2 * head_dim * ATTN_QUERIES;
+}
 
 /* s = exp(s - maximum), and what was summed before shrinks to the new maximum.
  * Queries before `skip` do not see the block. */
@@ -234,10 +280,11 @@ static void add_block(const struct attn_tile *t, const struct attn_block *k,
                       const zb_real *qt, zb_real *ot, struct fwd_scratch *w)
 {
     const struct zb_k_attention_fwd *p = t->p;
-    struct zb_tile_a values = {zb_attn_values(t, k->j0), 1, p->v_row};
+    zb_real *room = room_of(w, p->head_dim);
     int64_t n = t->n_pad - k->skip;
+    struct attn_rows values;
 
-    zb_attn_scores(t, k, qt, w->s[0]);
+    zb_attn_scores(t, k, zb_attn_keys(t, k, room), qt, w->s[0]);
     weigh(k, t->n_pad, w);
     if (p->dropout > 0) {
         int64_t first = zb_attn_dropout(t, k, w->factor[0]);
@@ -259,17 +306,20 @@ static void add_block(const struct attn_tile *t, const struct attn_block *k,
             row[i] *= shrink[i];
         }
     }
-    zb_tile_gemm(p->head_dim, n, k->n, values, w->s[0] + k->skip, ATTN_QUERIES,
-                 ot + k->skip, ATTN_QUERIES, 1);
+    values = zb_attn_values(t, k, room);
+    zb_tile_gemm(p->head_dim, n, k->n,
+                 (struct zb_tile_a){values.ptr, 1, values.row},
+                 w->s[0] + k->skip, ATTN_QUERIES, ot + k->skip, ATTN_QUERIES,
+                 1);
 }
 
 static void finish(const struct attn_tile *t, zb_real *ot,
                    struct fwd_scratch *w)
 {
     const struct zb_k_attention_fwd *p = t->p;
-    int64_t row = p->q_heads * p->head_dim;
+    int64_t row = p->q_heads * p->head_dim, at = zb_attn_out_at(t);
     zb_real *lse = p->lse + zb_attn_lse_at(t);
-    zb_real *out = (zb_real *)p->out + zb_attn_out_at(t);
+    zb_real *room = room_of(w, p->head_dim);
 
     /* Queries that see none of these keys. */
     ZB_EACH(i, t->n_pad) {
@@ -286,17 +336,25 @@ static void finish(const struct attn_tile *t, zb_real *ot,
             ot[d * ATTN_QUERIES + i] *= w->shrink[i];
         }
     }
-    zb_tile_transpose(p->head_dim, t->n, ot, ATTN_QUERIES, out, row, 0);
+    if (p->dtype == ZB_DTYPE_REAL) {
+        zb_tile_transpose(p->head_dim, t->n, ot, ATTN_QUERIES,
+                          (zb_real *)p->out + at, row, 0);
+    } else {
+        zb_tile_transpose(p->head_dim, t->n, ot, ATTN_QUERIES, room,
+                          p->head_dim, 0);
+        zb_attn_store_rows(p, room, p->head_dim, t->n, p->out, at, row);
+    }
 }
 
-void zb_attn_forward_tile(const struct attn_tile *t, void *scratch)
+static void forward_tile(const struct attn_tile *t, struct fwd_scratch *w)
 {
-    struct fwd_scratch *w = scratch;
     const struct zb_k_attention_fwd *p = t->p;
     zb_real *qt = w->columns, *ot = qt + p->head_dim * ATTN_QUERIES;
     struct attn_block k;
 
-    zb_attn_load_columns(t, (const zb_real *)p->q + zb_attn_q_at(t), p->q_row,
+    zb_attn_load_columns(t,
+                         zb_attn_rows(p, p->q, zb_attn_q_at(t), p->q_row, t->n,
+                                      room_of(w, p->head_dim)),
                          qt);
     zb_attn_query_scales(t, w->shrink);
     for (int64_t d = 0; d < p->head_dim; d++) {
@@ -316,10 +374,12 @@ void zb_attn_forward_tile(const struct attn_tile *t, void *scratch)
     finish(t, ot, w);
 }
 
-size_t zb_attn_forward_bytes(int64_t head_dim)
+static size_t scratch_bytes(const struct zb_k_attention_fwd *p)
 {
+    int64_t columns = 2 * p->head_dim * ATTN_QUERIES;
+
     return sizeof(struct fwd_scratch) +
-           2 * (size_t)head_dim * ATTN_QUERIES * sizeof(zb_real);
+           (size_t)(columns + zb_attn_room_reals(p)) * sizeof(zb_real);
 }
 
 static int64_t n_tiles(const struct zb_k_attention_fwd *p)
@@ -338,7 +398,7 @@ static void forward_part(const struct zb_device *dev, const void *arg,
 
         zb_attn_tile_init(&t, p, bh / p->q_heads, bh % p->q_heads,
                           tile * ATTN_QUERIES);
-        zb_attn_forward_tile(&t, dev->scratch[thread].ptr);
+        forward_tile(&t, dev->scratch[thread].ptr);
     }
 }
 
@@ -347,10 +407,7 @@ enum zb_status zb_cpu_attention_fwd(struct zb_device *dev, const void *params)
     const struct zb_k_attention_fwd *p = params;
 
     ZB_TRY(zb_cpu_check_type(p->dtype));
-    if (p->dtype != ZB_DTYPE_REAL) {
-        return zb_attn_forward16(dev, p);
-    }
-    ZB_TRY(zb_cpu_scratch_reserve(dev, zb_attn_forward_bytes(p->head_dim)));
+    ZB_TRY(zb_cpu_scratch_reserve(dev, scratch_bytes(p)));
     zb_cpu_for(dev, p->batch * p->q_heads * n_tiles(p), 1,
                0.1 * ATTN_QUERIES * (double)(p->kv_seq * p->head_dim),
                forward_part, p);

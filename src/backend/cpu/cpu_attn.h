@@ -7,6 +7,9 @@
  * s[j][i] is the score of key j and query i. So maxima and sums over keys need
  * no step across a vector, and all six products are the one of cpu_tile.h.
  *
+ * Numbers of 16 bits are converted where they are read: the rows of a tile, or
+ * those of a block. So working memory does not grow with the sequence.
+ *
  * Causal blocks on the diagonal are ATTN_DIAG keys wide, and their products
  * begin at the first query that sees any of their keys (`skip`). Where queries
  * and keys are different parts of a sequence, the diagonal may begin anywhere.
@@ -49,12 +52,33 @@ struct attn_block {
     int is_diagonal;
 };
 
-/* Where the tile's first query and a key lie. */
+/* Where the tile's first query lies: elements of q, out and lse. */
 int64_t zb_attn_q_at(const struct attn_tile *t);
 int64_t zb_attn_out_at(const struct attn_tile *t);
 int64_t zb_attn_lse_at(const struct attn_tile *t);
-const zb_real *zb_attn_keys(const struct attn_tile *t, int64_t j);
-const zb_real *zb_attn_values(const struct attn_tile *t, int64_t j);
+
+/* Rows of head_dim elements, `row` elements apart. */
+struct attn_rows {
+    const zb_real *ptr;
+    int64_t row;
+};
+
+/* n rows from element `at` of x on: where they are, or, of 16 bits, in `room`.
+ * Room for a tile or a block has zb_attn_room_reals(); 0 where nothing is
+ * converted. */
+struct attn_rows zb_attn_rows(const struct zb_k_attention_fwd *p, const void *x,
+                              int64_t at, int64_t row, int64_t n,
+                              zb_real *room);
+int64_t zb_attn_room_reals(const struct zb_k_attention_fwd *p);
+/* The rows of a block of keys, or of their values. */
+struct attn_rows zb_attn_keys(const struct attn_tile *t,
+                              const struct attn_block *k, zb_real *room);
+struct attn_rows zb_attn_values(const struct attn_tile *t,
+                                const struct attn_block *k, zb_real *room);
+/* The other way: n rows, src_row elements apart, to element `at` of x on. */
+void zb_attn_store_rows(const struct zb_k_attention_fwd *p, const zb_real *src,
+                        int64_t src_row, int64_t n, void *x, int64_t at,
+                        int64_t row);
 
 void zb_attn_tile_init(struct attn_tile *t, const struct zb_k_attention_fwd *p,
                        int64_t b, int64_t h, int64_t i0);
@@ -67,33 +91,18 @@ int zb_attn_next_block(const struct attn_tile *t, struct attn_block *k);
  * the same. factor: [ATTN_QUERIES]. */
 void zb_attn_query_scales(const struct attn_tile *t, zb_real *factor);
 
-/* The tile's rows of x (row stride `row`) as columns dst[d][ATTN_QUERIES]. */
-void zb_attn_load_columns(const struct attn_tile *t, const zb_real *x,
-                          int64_t row, zb_real *dst);
+/* The tile's rows as columns dst[d][ATTN_QUERIES]. */
+void zb_attn_load_columns(const struct attn_tile *t, struct attn_rows x,
+                          zb_real *dst);
 
 /* s = K q, and never where a query may not see a key. qt: [d][ATTN_QUERIES],
  * scaled; s: [ATTN_KEYS][ATTN_QUERIES]. */
 void zb_attn_scores(const struct attn_tile *t, const struct attn_block *k,
-                    const zb_real *qt, zb_real *s);
+                    struct attn_rows keys, const zb_real *qt, zb_real *s);
 
 /* The factors, 0 or 1 / (1 - dropout), in drawn[ATTN_DRAWN][ATTN_QUERIES];
  * returns the row of the block's first key. */
 int64_t zb_attn_dropout(const struct attn_tile *t, const struct attn_block *k,
                         zb_real *drawn);
-
-/* One tile, of zb_real: forward, and its share of dq, dk and dv. Scratch memory
- * of so many bytes. */
-void zb_attn_forward_tile(const struct attn_tile *t, void *scratch);
-void zb_attn_backward_tile(const struct attn_tile *t,
-                           const struct zb_k_attention_bwd *bwd, void *scratch);
-size_t zb_attn_forward_bytes(int64_t head_dim);
-size_t zb_attn_backward_bytes(int64_t head_dim);
-
-/* Of 16-bit numbers (cpu_attn16.c). */
-enum zb_status zb_attn_forward16(struct zb_device *dev,
-                                 const struct zb_k_attention_fwd *p) ZB_CHECKED;
-enum zb_status zb_attn_backward16(struct zb_device *dev,
-                                  const struct zb_k_attention_bwd *bwd)
-    ZB_CHECKED;
 
 #endif
