@@ -378,16 +378,35 @@ static enum zb_status start_gather(struct zb_worker *w)
     return w->s->plan->o.overlap_gather ? ZB_OK : zb_worker_settle(w);
 }
 
-enum zb_status zb_worker_need(struct zb_worker *w, int chunk, int layer)
+/* How many come behind the last bucket that is needed. In a chunk a bucket that
+ * begins with an earlier layer may come later: it has other copies to sum. */
+static int n_not_needed(const struct zb_worker *w, int chunk, int layer)
 {
-    int n_later = 0;
-    enum zb_status st;
+    int n = 0;
 
     for (int i = 0; i < buckets(w)->n; i++) {
         const struct zb_bucket *b = &buckets(w)->bucket[i];
 
-        n_later += b->chunk > chunk || (b->chunk == chunk && b->layer > layer);
+        n += b->chunk > chunk;
     }
+    for (int i = 0; i < buckets(w)->n; i++) {
+        const struct zb_bucket *b = &buckets(w)->bucket[i];
+
+        if (b->chunk == chunk) {
+            if (b->layer <= layer) {
+                break;
+            }
+            n++;
+        }
+    }
+    return n;
+}
+
+enum zb_status zb_worker_need(struct zb_worker *w, int chunk, int layer)
+{
+    int n_later = n_not_needed(w, chunk, layer);
+    enum zb_status st;
+
     zb_wait_begin(w, zb_coll_group_name(w->gather.group));
     st = zb_coll_work(w->gather.group, w->gather.rank, w->side, n_later, NULL);
     zb_wait_end(w);

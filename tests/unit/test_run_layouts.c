@@ -166,7 +166,10 @@ static const struct grid grids[] = {
     {2, 2, 2, 2, ZB_SEQ_ALL_TO_ALL},   {1, 1, 4, 1, ZB_SEQ_ALL_TO_ALL},
     {1, 1, 2, 1, ZB_SEQ_RING},         {2, 1, 2, 1, ZB_SEQ_RING},
     {2, 2, 2, 1, ZB_SEQ_RING},         {1, 2, 2, 2, ZB_SEQ_RING},
-    {2, 2, 2, 2, ZB_SEQ_RING},         {1, 1, 3, 1, ZB_SEQ_RING},
+    {2, 2, 2, 2, ZB_SEQ_RING},
+    /* llama has fewer key heads than these have tp ranks: copies to sum */
+    {1, 4, 1, 2, ZB_SEQ_WHOLE},        {1, 1, 3, 1, ZB_SEQ_RING},
+    {1, 4, 1, 2, ZB_SEQ_SPLIT_GATHER},
 };
 
 /* Post-validation has something to undo, and something to leave, only where
