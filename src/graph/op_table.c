@@ -122,6 +122,7 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
                 ZB_NEED_DENSE}},
         .out_b = 7, /* out, lse, keys and values */
         .variant = zb_attention_variant,
+        .spread = zb_attention_spread,
         .forward = zb_ring_attention_forward,
         .backward_input = zb_ring_attention_backward_input,
     },

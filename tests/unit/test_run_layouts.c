@@ -169,7 +169,7 @@ static const struct grid grids[] = {
     {2, 2, 2, 2, ZB_SEQ_RING},
     /* llama has fewer key heads than these have tp ranks: copies to sum */
     {1, 4, 1, 2, ZB_SEQ_WHOLE},        {1, 1, 3, 1, ZB_SEQ_RING},
-    {1, 4, 1, 2, ZB_SEQ_SPLIT_GATHER},
+    {1, 4, 1, 2, ZB_SEQ_SPLIT_GATHER}, {1, 4, 2, 1, ZB_SEQ_RING},
 };
 
 /* Post-validation has something to undo, and something to leave, only where
