@@ -213,7 +213,8 @@ struct zb_param_info {
     int n_copies;          /* consecutive tp ranks with the same shard: 1, .. tp
                               (replicated) */
     int is_partial;        /* 1: each copy has a part of the gradient, which is
-                              the sum over the copies; 0: each has all of it */
+                              the sum over the copies; 0: each has all of it.
+                              Of more copies of some parts, see below */
     struct zb_param_opts opts;
     int n_uses;         /* uses with a gradient; 0 where there is none */
     const int *use_ids; /* ascending, numbered graph-wide 0.. in model order:
@@ -242,6 +243,18 @@ struct zb_piece {
  * do not cover of a shard is padding. */
 int zb_graph_param_pieces(const struct zb_graph *g, int param, int tp_rank,
                           struct zb_piece piece[ZB_SPLIT_MAX]);
+
+/* A run of a shard's elements of which so many consecutive tp ranks have the
+ * same. */
+struct zb_copies {
+    int64_t first, n;
+    int n_copies;
+};
+/* The runs that a shard consists of, in order; returns how many. More than one
+ * where heads packed in rows are repeated, and others beside them are not: the
+ * gradient of what is repeated is the sum over its copies, as if is_partial. */
+int zb_graph_param_copies(const struct zb_graph *g, int param,
+                          struct zb_copies copies[ZB_SPLIT_MAX]);
 
 /* Dimensions with ZB_SYM_SEQ are split over sp (zb_parallel_place), those with
  * ZB_SYM_FULL are given whole to every rank. n_last: how many columns of the

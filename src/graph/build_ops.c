@@ -199,8 +199,10 @@ int zb_g_slice(struct zb_graph *g, int x, int64_t first, int64_t n)
 {
     struct zb_op op = {.in = {x}};
 
+    op.u.slice.n_copies = 1;
     if (x >= 0 && (size_t)x < g->n_tensors && g->tensors[x].spread.param >= 0 &&
-        zb_shard_slice(g, g->tensors[x].spread.param, &first, &n) != 0) {
+        zb_shard_slice(g, g->tensors[x].spread.param, &first, &n,
+                       &op.u.slice.n_copies) != 0) {
         zb_graph_mistake(g, NULL,
                          "layer '%s', slice: with tp = %d columns [%lld, %lld) "
                          "are no whole part of '%s'",

@@ -273,6 +273,7 @@ struct zb_op {
         } reshape;
         struct {
             int64_t first, n;
+            int n_copies; /* of packed parts: ranks that have the same one */
         } slice;
         struct {
             int dim;
@@ -292,7 +293,8 @@ struct zb_spread {
     enum zb_spread_kind kind;
     /* Of COLS: */
     int dim;
-    int n_copies;    /* so many consecutive ranks have the same part */
+    int n_copies;    /* so many consecutive ranks have the same part; 0: packed
+                        parts differ in that, and are to be sliced first */
     int64_t n_whole; /* size of `dim` in the whole, without padding */
     int param;       /* whose packed parts dimension `dim` consists of, or -1 */
 };
@@ -385,10 +387,11 @@ int zb_graph_add_op(struct zb_graph *g, enum zb_op_kind kind, struct zb_op *op);
 int zb_shard_of(struct zb_graph *g, const char *name,
                 const struct zb_shape *whole, const struct zb_split *split,
                 struct zb_shape *shape_out, int *n_copies_out);
-/* Where columns [first, first + n) of a tensor of packed parts are in a shard;
- * -1 when they are no whole part. */
+/* Where columns [first, first + n) of a tensor of packed parts are in a shard,
+ * and how many consecutive ranks have the same; -1 when they are no whole part.
+ */
 int zb_shard_slice(const struct zb_graph *g, int param, int64_t *first,
-                   int64_t *n);
+                   int64_t *n, int *n_copies_out);
 
 /* spread.c: what ranks have of activations, and the ops that change it. They
  * return the tensor they make, x where nothing is to be done, -1 after a

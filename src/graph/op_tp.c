@@ -197,11 +197,13 @@ enum zb_status zb_scatter_backward_input(struct zb_emit *e)
 
 int zb_collect_shape(struct zb_graph *g, struct zb_op *op)
 {
+    const struct zb_spread *x = &g->tensors[op->in[0]].spread;
     struct zb_shape y = *zb_op_shape(g, op, 0);
     int64_t *n = &y.dim[op->u.collect.dim];
 
     *n = *n == ZB_DIM(ZB_SYM_PART) ? ZB_DIM(ZB_SYM_SEQ) : *n * g->par.tp;
-    if (*n < -ZB_N_SYMS || g->tensors[op->in[0]].spread.n_copies > 1) {
+    if (*n < -ZB_N_SYMS ||
+        (x->kind == ZB_SPREAD_COLS && x->n_copies != 1)) {
         zb_graph_mistake(g, op, "x %s is split in no way that can be undone",
                          zb_shape_text(zb_op_shape(g, op, 0)).s);
         return -1;

@@ -89,15 +89,34 @@ static int check_units(struct zb_graph *g, const char *name,
                              s->dim, tp);
             return -1;
         }
-        if (copies_of(unit, tp) != copies_of(s->unit[0], tp)) {
+        if (s->dim > 0 && copies_of(unit, tp) != copies_of(s->unit[0], tp)) {
             zb_graph_mistake(g, NULL,
                              "parameter '%s' %s packs parts of which only "
-                             "some are repeated over tp = %d",
+                             "some are repeated over tp = %d: its rows may, "
+                             "but not its columns",
                              name, zb_shape_text(whole).s, tp);
             return -1;
         }
     }
     return 0;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    return b == 0 ? a : common_divisor(b, a % b);
+}
+
+/* Consecutive ranks that have the same of every part. */
+static int copies_of_all(const struct zb_parallel *par,
+                         const struct zb_split *s)
+{
+    int64_t n = 0;
+
+    for (int p = 0; p < s->n_parts; p++) {
+        n = common_divisor(s->is_vocab ? 1 : copies_of(s->unit[p], par->tp),
+                           n);
+    }
+    return (int)n;
 }
 
 int zb_shard_of(struct zb_graph *g, const char *name,
@@ -113,8 +132,7 @@ int zb_shard_of(struct zb_graph *g, const char *name,
         check_units(g, name, whole, split) != 0) {
         return -1;
     }
-    *n_copies_out =
-        split->is_vocab ? 1 : (int)copies_of(split->unit[0], g->par.tp);
+    *n_copies_out = copies_of_all(&g->par, split);
     shape_out->dim[split->dim] = 0;
     for (int p = 0; p < split->n_parts; p++) {
         shape_out->dim[split->dim] += shard_size(&g->par, split, p);
@@ -123,7 +141,7 @@ int zb_shard_of(struct zb_graph *g, const char *name,
 }
 
 int zb_shard_slice(const struct zb_graph *g, int param, int64_t *first,
-                   int64_t *n)
+                   int64_t *n, int *n_copies_out)
 {
     const struct zb_split *s = &g->params[param].opts.split;
     int64_t whole_at = 0, shard_at = 0;
@@ -134,12 +152,42 @@ int zb_shard_slice(const struct zb_graph *g, int param, int64_t *first,
         if (*first == whole_at && *n == s->size[p]) {
             *first = shard_at;
             *n = size;
+            *n_copies_out =
+                s->is_vocab ? 1 : (int)copies_of(s->unit[p], g->par.tp);
             return 0;
         }
         whole_at += s->size[p];
         shard_at += size;
     }
     return -1;
+}
+
+int zb_graph_param_copies(const struct zb_graph *g, int param,
+                          struct zb_copies copies[ZB_SPLIT_MAX])
+{
+    const struct zb_param *p = &g->params[param];
+    const struct zb_shape *shard = &g->tensors[p->tensor].shape;
+    const struct zb_split *s = &p->opts.split;
+    int64_t row = zb_shape_elems(shard) / shard->dim[s->dim], at = 0;
+    int n = 0;
+
+    if (s->n_parts == 0 || s->dim > 0 || s->is_vocab) {
+        copies[0] =
+            (struct zb_copies){0, zb_shape_elems(shard), p->n_copies};
+        return 1;
+    }
+    for (int i = 0; i < s->n_parts; i++) {
+        int64_t size = shard_size(&g->par, s, i) * row;
+        int n_copies = (int)copies_of(s->unit[i], g->par.tp);
+
+        if (n > 0 && copies[n - 1].n_copies == n_copies) {
+            copies[n - 1].n += size;
+        } else {
+            copies[n++] = (struct zb_copies){at, size, n_copies};
+        }
+        at += size;
+    }
+    return n;
 }
 
 /* Part `p` in the shard of a rank; n is 0 where it is all padding. */

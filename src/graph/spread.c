@@ -271,6 +271,8 @@ static int out_split(struct zb_graph *g, const struct zb_op *op, int out_dim,
                      struct zb_spread *out)
 {
     const struct zb_param *w = zb_op_param(g, op, 1);
+    int param = g->tensors[op->in[1]].index;
+    struct zb_copies parts[ZB_SPLIT_MAX];
 
     if (spread_of(g, op, 0)->kind != ZB_SPREAD_SAME) {
         return fail(g, op, 0, "the columns of the weight are split again");
@@ -283,9 +285,10 @@ static int out_split(struct zb_graph *g, const struct zb_op *op, int out_dim,
     *out = (struct zb_spread){
         .kind = ZB_SPREAD_COLS,
         .dim = g->tensors[op->out[0]].shape.n_dims - 1,
-        .n_copies = w->n_copies,
+        .n_copies = zb_graph_param_copies(g, param, parts) > 1 ? 0
+                                                              : w->n_copies,
         .n_whole = w->whole.dim[out_dim],
-        .param = g->tensors[op->in[1]].index,
+        .param = param,
     };
     return 0;
 }
@@ -413,7 +416,8 @@ int zb_slice_spread(struct zb_graph *g, const struct zb_op *op,
     *out = *x;
     if (x->kind == ZB_SPREAD_COLS &&
         x->dim == g->tensors[op->in[0]].shape.n_dims - 1) {
-        out->n_whole = op->u.slice.n * g->par.tp / x->n_copies;
+        out->n_copies = x->param >= 0 ? op->u.slice.n_copies : x->n_copies;
+        out->n_whole = op->u.slice.n * g->par.tp / out->n_copies;
         out->param = -1;
     }
     return 0;

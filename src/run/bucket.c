@@ -43,9 +43,15 @@ struct place {
     int is_here; /* held by this stage and trained */
 };
 
-static int n_sum_of(const struct zb_param_info *info)
+static int n_sum_of(const struct zb_run_plan *p, int param)
 {
-    return info->is_partial ? info->n_copies : 1;
+    struct zb_param_info info = zb_graph_param(p->g, param);
+    struct zb_copies part[ZB_SPLIT_MAX];
+
+    if (zb_graph_param_copies(p->g, param, part) > 1) {
+        return ZB_SUM_PARTS;
+    }
+    return info.is_partial ? info.n_copies : 1;
 }
 
 /* A parameter with one use, in one chunk, belongs to that use's layer. */
@@ -61,7 +67,7 @@ static void find_places(const struct zb_run_plan *p, int stage,
                 zb_graph_param(p->g, chunk->params[i]);
 
             n_holders[chunk->params[i]]++;
-            at->n_sum = n_sum_of(&info);
+            at->n_sum = n_sum_of(p, chunk->params[i]);
             if (zb_stage_of(p, v) == stage && info.has_gradient) {
                 at->is_here = 1;
                 at->chunk = zb_chunk_of(p, v);

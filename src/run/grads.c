@@ -173,29 +173,52 @@ enum zb_status zb_worker_sum_uses(struct zb_worker *w)
 
 /* ---- ranks ------------------------------------------------------------------- */
 
-/* Copies of a parameter in a tp group each have a part of its gradient. */
-static enum zb_status sum_copies(struct zb_worker *w, const struct zb_bucket *b)
+/* n elements of which the copies in a tp group each have a part. */
+static enum zb_status sum_over(struct zb_worker *w, int n_copies, zb_real *grad,
+                               int64_t n)
 {
-    struct zb_member m;
+    struct zb_member m = zb_worker_copies(w, n_copies);
     struct zb_coll c = {
         .kind = ZB_COLL_ALL_REDUCE,
         .dtype = ZB_DTYPE_REAL,
         .outer = 1,
-        .inner = b->n,
-        .src = grad_of(w, b),
-        .dst = grad_of(w, b),
+        .inner = n,
+        .src = grad,
+        .dst = grad,
         .label = "gradients of copies",
     };
     enum zb_status st;
 
-    if (b->n_sum == 1) {
-        return ZB_OK;
-    }
-    m = zb_worker_copies(w, b->n_sum);
     zb_wait_begin(w, zb_coll_group_name(m.group));
     st = zb_coll_run(m.group, m.rank, w->stream, &c);
     zb_wait_end(w);
     return st;
+}
+
+/* Of a parameter of which some parts have copies. */
+static enum zb_status sum_parts(struct zb_worker *w, int param, zb_real *grad)
+{
+    struct zb_copies part[ZB_SPLIT_MAX];
+    int n = zb_graph_param_copies(w->s->plan->g, param, part);
+
+    for (int i = 0; i < n; i++) {
+        if (part[i].n_copies > 1) {
+            ZB_TRY(sum_over(w, part[i].n_copies, grad + part[i].first,
+                            part[i].n));
+        }
+    }
+    return ZB_OK;
+}
+
+static enum zb_status sum_copies(struct zb_worker *w, const struct zb_bucket *b)
+{
+    if (b->n_sum > 1) {
+        return sum_over(w, b->n_sum, grad_of(w, b), b->n);
+    }
+    for (int i = 0; b->n_sum == ZB_SUM_PARTS && i < b->n_params; i++) {
+        ZB_TRY(sum_parts(w, b->param[i], grad_of(w, b) + b->first[i]));
+    }
+    return ZB_OK;
 }
 
 static enum zb_status start_reduce(struct zb_worker *w,

@@ -136,27 +136,35 @@ static int find_copy_size(const struct zb_groups *g, int size)
 }
 
 /* The tp group itself adds over all of its ranks. */
-static enum zb_status make_copies(struct zb_session *s)
+static enum zb_status make_copy_size(struct zb_session *s, int size,
+                                     const char *param)
 {
     struct zb_groups *g = s->groups;
 
+    if (size == 1 || size == s->plan->n_tp || find_copy_size(g, size) >= 0) {
+        return ZB_OK;
+    }
+    if (g->n_copy_sizes == MAX_COPY_SIZES) {
+        return zb_fail(ZB_EUNSUPPORTED,
+                       "%s: parameters with more than %d different "
+                       "numbers of copies",
+                       param, MAX_COPY_SIZES);
+    }
+    ZB_TRY(make_axis(s, (enum kind)(COPIES + g->n_copy_sizes), size));
+    g->n_copy_sizes++;
+    return ZB_OK;
+}
+
+static enum zb_status make_copies(struct zb_session *s)
+{
     for (int i = 0; i < s->plan->n_params; i++) {
         struct zb_param_info info = zb_graph_param(s->plan->g, i);
+        struct zb_copies part[ZB_SPLIT_MAX];
+        int n = zb_graph_param_copies(s->plan->g, i, part);
 
-        if (!info.is_partial || info.n_copies == 1 ||
-            info.n_copies == s->plan->n_tp ||
-            find_copy_size(g, info.n_copies) >= 0) {
-            continue;
+        for (int k = 0; (n > 1 || info.is_partial) && k < n; k++) {
+            ZB_TRY(make_copy_size(s, part[k].n_copies, info.name));
         }
-        if (g->n_copy_sizes == MAX_COPY_SIZES) {
-            return zb_fail(ZB_EUNSUPPORTED,
-                           "%s: parameters with more than %d different "
-                           "numbers of copies",
-                           info.name, MAX_COPY_SIZES);
-        }
-        ZB_TRY(make_axis(s, (enum kind)(COPIES + g->n_copy_sizes),
-                         info.n_copies));
-        g->n_copy_sizes++;
     }
     return ZB_OK;
 }

@@ -164,6 +164,7 @@ struct zb_session_stats zb_session_stats(const struct zb_session *s)
 struct copy_arg {
     int param;
     zb_real **part;       /* [n_columns] of the stage that answers, or NULL */
+    int is_sum;           /* copies in a tp group have parts of a sum */
     const zb_real *whole; /* set: the new value */
 };
 
@@ -299,28 +300,39 @@ static enum zb_status check_param(const struct zb_session *s, int param)
     return ZB_OK;
 }
 
-/* Parts of the same shard are added to the first of them. */
-static void add_parts(const struct zb_session *s, struct copy_arg *a)
+/* Add what a column has to what the first column with the same elements has. */
+static void add_part_of(const struct zb_session *s, struct copy_arg *a,
+                        int column)
 {
-    const struct zb_run_plan *p = s->plan;
-    int n_copies = zb_graph_param(p->g, a->param).n_copies;
-    int64_t n = zb_param_elems(p, a->param);
+    struct zb_copies part[ZB_SPLIT_MAX];
+    int n = zb_graph_param_copies(s->plan->g, a->param, part);
+    int tp = zb_column_of(s->plan, column).tp;
 
-    for (int c = 0; c < p->n_columns; c++) {
-        int first = zb_column_of(p, c).tp / n_copies * n_copies;
+    for (int k = 0; k < n; k++) {
+        int to = a->is_sum ? tp - tp % part[k].n_copies : tp;
 
-        for (int64_t i = 0; c != first && a->part[c] != NULL && i < n; i++) {
-            a->part[first][i] += a->part[c][i];
+        for (int64_t i = 0; to != column && i < part[k].n; i++) {
+            a->part[to][part[k].first + i] +=
+                a->part[column][part[k].first + i];
         }
     }
 }
 
+static void add_parts(const struct zb_session *s, struct copy_arg *a)
+{
+    for (int c = 0; c < s->plan->n_columns; c++) {
+        if (a->part[c] != NULL) {
+            add_part_of(s, a, c);
+        }
+    }
+}
+
+/* Where ranks have the same, it is the first one's that counts, and so comes
+ * last. */
 static void join_parts(const struct zb_session *s, struct copy_arg *a,
                        zb_real *out)
 {
-    int n_copies = zb_graph_param(s->plan->g, a->param).n_copies;
-
-    for (int tp = 0; tp < s->plan->n_tp; tp += n_copies) {
+    for (int tp = s->plan->n_tp - 1; tp >= 0; tp--) {
         if (a->part[tp] != NULL) {
             zb_shard_to_whole(s->plan, a->param, tp, a->part[tp], out);
         }
@@ -328,9 +340,9 @@ static void join_parts(const struct zb_session *s, struct copy_arg *a,
 }
 
 static enum zb_status get_whole(struct zb_session *s, int param,
-                                zb_command_fn fn, zb_real *out)
+                                zb_command_fn fn, int is_sum, zb_real *out)
 {
-    struct copy_arg a = {.param = param};
+    struct copy_arg a = {.param = param, .is_sum = is_sum};
     enum zb_status st;
 
     ZB_TRY(check_param(s, param));
@@ -353,7 +365,7 @@ static enum zb_status get_whole(struct zb_session *s, int param,
 enum zb_status zb_session_get_param(struct zb_session *s, int param,
                                     zb_real *out)
 {
-    return get_whole(s, param, do_get_param, out);
+    return get_whole(s, param, do_get_param, 0, out);
 }
 
 enum zb_status zb_session_set_param(struct zb_session *s, int param,
@@ -378,7 +390,7 @@ enum zb_status zb_session_get_grad(struct zb_session *s, int param,
     for (int64_t i = 0; i < zb_param_whole_elems(s->plan, param); i++) {
         out[i] = 0; /* stays for a parameter that has no gradient */
     }
-    ZB_TRY(get_whole(s, param, do_get_grad, out));
+    ZB_TRY(get_whole(s, param, do_get_grad, 1, out));
     turn = s->worker[0].turn + !s->is_reduced;
     for (int64_t i = 0; zb_scales_loss(s->plan) &&
                         i < zb_param_whole_elems(s->plan, param);

@@ -383,7 +383,7 @@ static enum zb_status lay_all(struct zb_layout *l, const struct zb_run_plan *p,
     lay_batch(&c, p);
     begin(&c, ZB_REGION_MISC);
     l->loss = take(&c, (size_t)p->o.n_micro * sizeof(double));
-    l->sumsq = take(&c, (size_t)p->n_params * sizeof(double));
+    l->sumsq = take(&c, (size_t)zb_most_norms(p) * sizeof(double));
     return ZB_OK;
 }
 

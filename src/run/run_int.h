@@ -74,7 +74,7 @@ struct zb_bucket {
     int owner; /* stage that has the gradients: this one, but for a bucket of
                   a parameter that several stages hold */
     int n_sum; /* copies of the parameters in a tp group whose gradients are
-                  added first; 1: none */
+                  added first; 1: none; or ZB_SUM_PARTS */
     int n_params;
     const int *param;     /* [n_params] */
     const int64_t *first; /* [n_params] where each begins, in elements */
@@ -86,6 +86,9 @@ struct zb_bucket {
     size_t undo;          /* copies of its values and moments, as they were
                              before a step that may have to be undone */
 };
+
+/* Parts of the parameters have copies: zb_graph_param_copies() */
+#define ZB_SUM_PARTS 0
 
 struct zb_buckets {
     struct zb_bucket *bucket;
@@ -129,7 +132,7 @@ struct zb_layout {
     size_t *sample;   /* [n_slots] */
     int n_slots;
     size_t loss;      /* doubles [n_micro or more] */
-    size_t sumsq;     /* doubles [n_params] */
+    size_t sumsq;     /* doubles [zb_most_norms()] */
     size_t *msg;      /* [2 * n_boundaries]: this stage's part of a pool */
     int *msg_first, *msg_n; /* which buffers of the pool are its */
 };
@@ -352,6 +355,8 @@ struct zb_norm_part {
     int param;
     int64_t first, n; /* elements of the shard */
 };
+/* The most of them that a device has. */
+int zb_most_norms(const struct zb_run_plan *p);
 
 struct zb_worker {
     struct zb_session *s;
@@ -407,7 +412,7 @@ struct zb_worker {
     void **data;        /* [n_data] addresses of the current microbatch */
     struct zb_norm_part *norm; /* [n_norms] */
     int n_norms;
-    double *sumsq_host; /* [n_norms, at most n_params] */
+    double *sumsq_host; /* [n_norms] */
     int64_t t;          /* optimizer steps done */
     uint64_t turn;      /* norms published */
     int has_clipped;    /* the last step's gradients were scaled down */

@@ -39,10 +39,35 @@ static void my_shard(const struct zb_worker *w, const struct zb_bucket *b,
 
 /* ---- norm ------------------------------------------------------------------- */
 
-/* One rank of those that have the same shard of a parameter counts it. */
-static int counts(const struct zb_worker *w, int param)
+int zb_most_norms(const struct zb_run_plan *p)
 {
-    return w->tp % zb_graph_param(w->s->plan->g, param).n_copies == 0;
+    struct zb_copies part[ZB_SPLIT_MAX];
+    int n = 0;
+
+    for (int i = 0; i < p->n_params; i++) {
+        n += zb_graph_param_copies(p->g, i, part);
+    }
+    return n;
+}
+
+/* Elements [begin, end) of a parameter's shard: of the ranks that have the same
+ * of them one enters them. */
+static void list_norms_of(struct zb_worker *w, int param, int64_t begin,
+                          int64_t end)
+{
+    struct zb_copies part[ZB_SPLIT_MAX];
+    int n = zb_graph_param_copies(w->s->plan->g, param, part);
+
+    for (int i = 0; i < n; i++) {
+        int64_t from = part[i].first > begin ? part[i].first : begin;
+        int64_t to = part[i].first + part[i].n;
+
+        to = to < end ? to : end;
+        if (from < to && w->tp % part[i].n_copies == 0) {
+            w->norm[w->n_norms++] = (struct zb_norm_part){
+                .param = param, .first = from, .n = to - from};
+        }
+    }
 }
 
 /* What this rank enters: its part of what its stage owns. */
@@ -51,7 +76,7 @@ enum zb_status zb_worker_list_norms(struct zb_worker *w)
     const struct zb_run_plan *p = w->s->plan;
     int64_t begin, end;
 
-    w->norm = zb_alloc_array((size_t)p->n_params, sizeof(*w->norm));
+    w->norm = zb_alloc_array((size_t)zb_most_norms(p), sizeof(*w->norm));
     if (w->norm == NULL) {
         return ZB_ENOMEM;
     }
@@ -60,11 +85,9 @@ enum zb_status zb_worker_list_norms(struct zb_worker *w)
 
         my_shard(w, b, &begin, &end);
         for (int j = 0; b->owner == w->stage && j < b->n_params; j++) {
-            struct zb_norm_part *t = &w->norm[w->n_norms];
+            int64_t first, n = zb_bucket_part(p, b, j, begin, end, &first);
 
-            t->param = b->param[j];
-            t->n = zb_bucket_part(p, b, j, begin, end, &t->first);
-            w->n_norms += t->n > 0 && counts(w, t->param);
+            list_norms_of(w, b->param[j], first, first + n);
         }
     }
     return ZB_OK;
@@ -90,8 +113,11 @@ static void fill_table(struct zb_worker *w)
     double *table = w->s->norms.table[w->turn % 2];
 
     for (int i = 0; i < w->n_norms; i++) {
-        table[w->norm[i].param * w->s->plan->n_columns + w->column] =
-            w->sumsq_host[i];
+        double *entry =
+            table + w->norm[i].param * w->s->plan->n_columns + w->column;
+        int is_more = i > 0 && w->norm[i].param == w->norm[i - 1].param;
+
+        *entry = (is_more ? *entry : 0) + w->sumsq_host[i];
     }
 }
 

@@ -61,7 +61,7 @@ static enum zb_status alloc_state(struct zb_worker *w)
     w->data = zb_alloc_array((size_t)p->n_data, sizeof(*w->data));
     w->is_loaded = zb_alloc_array((size_t)p->layout[w->stage].n_slots,
                                   sizeof(int));
-    w->sumsq_host = zb_alloc_array((size_t)p->n_params, sizeof(double));
+    w->sumsq_host = zb_alloc_array((size_t)zb_most_norms(p), sizeof(double));
     w->start_ns = zb_alloc_array(w->nodes->n, sizeof(int64_t));
     w->end_ns = zb_alloc_array(w->nodes->n, sizeof(int64_t));
     w->node_name = zb_alloc_array(w->nodes->n, sizeof(char *));

@@ -455,6 +455,61 @@ static void partial_gradients_are_those_of_split_tokens_and_heads(void)
     }
 }
 
+/* One matrix and bias with 4 heads of queries, and `arg` of keys and values,
+ * of 3 elements each. */
+static struct zb_model *make_packed(const void *arg,
+                                    const struct zb_parallel *par)
+{
+    const int64_t n_kv = *(const int *)arg, q = 4 * HEAD, kv = n_kv * HEAD;
+    const struct zb_split none = {0}, rows = {1, 1, {q}, {4}, 0};
+    const struct zb_split packed = {0, 3, {q, kv, kv}, {4, n_kv, n_kv}, 0};
+    const int64_t heads[] = {batch_seq[0], batch_seq[1], ZB_DIM_REST, HEAD};
+    const int64_t size[] = {q, kv, kv}, first[] = {0, q, q + kv};
+    const struct zb_attn_opts o = {
+        .causal = 1, .scale = 0.9, .dropout = 0.2, .key_mask = ZB_G_NONE};
+    struct zb_graph *g;
+    struct zb_model *m;
+    int ids, labels, x, y, part[3];
+
+    ZBT_OK(zb_graph_new_parallel(par, &g));
+    ids = zb_g_data(g, "ids", ZB_DTYPE_I32, 2, batch_seq);
+    labels = zb_g_data(g, "labels", ZB_DTYPE_I32, 2, batch_seq);
+    zb_g_layer(g, "embed");
+    x = zb_g_embedding(g, ids, matrix(g, "table", 31, H, none), -1);
+    for (int i = 0; i < 2; i++) {
+        zb_g_layer(g, i == 0 ? "one" : "two");
+        y = zb_g_linear(g, x,
+                        matrix(g, i ? "qkv2" : "qkv", q + 2 * kv, H, packed),
+                        vector(g, i ? "qkvb2" : "qkvb", q + 2 * kv, packed), 0);
+        for (int k = 0; k < 3; k++) {
+            part[k] = zb_g_reshape(g, zb_g_slice(g, y, first[k], size[k]), 4,
+                                   heads);
+        }
+        y = zb_g_attention(g, part[0], part[1], part[2], &o);
+        x = zb_g_add(g, x,
+                     zb_g_linear(g, y, matrix(g, i ? "o2" : "o", H, q, rows),
+                                 ZB_G_NONE, 0));
+    }
+    zb_g_layer(g, "head");
+    x = zb_g_linear(g, x, matrix(g, "head", 31, H, none), ZB_G_NONE, 0);
+    zb_g_output(g, "logits", x);
+    zb_g_loss(g, zb_g_xent(g, x, labels), labels);
+    ZBT_OK(zb_graph_finish(g));
+    ZBT_OK(zb_model_from_graph(g, 1, 2, &m));
+    return m;
+}
+
+static void packed_heads_fewer_than_ranks_agree_with_one_device(void)
+{
+    static const int n_kv[] = {1, 2, 4};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(n_kv); i++) {
+        check_all(make_packed, &n_kv[i], "cpu", MAX_SEQ);
+        check_all(make_packed, &n_kv[i], "cpu", 7);
+    }
+    check_all(make_packed, &n_kv[0], "check", MAX_SEQ);
+}
+
 /* ---- shards -------------------------------------------------------------- */
 
 static struct zb_graph *with_param(int tp, int64_t rows, int64_t cols,
@@ -513,6 +568,47 @@ static void shard_of_fewer_heads_than_ranks_is_repeated(void)
         expect_piece(p, 1, 15, 0, 0, r / 2 * 15, 0);
     }
     zb_graph_free(g);
+}
+
+/* Of [q heads | key heads | value heads] the last two. */
+static void shard_of_packed_rows_repeats_some_of_its_parts(void)
+{
+    const struct zb_split qkv = {0, 3, {8, 4, 4}, {4, 2, 2}, 0};
+    struct zb_graph *g = with_param(4, 16, 5, qkv);
+    struct zb_copies c[ZB_SPLIT_MAX];
+    struct zb_piece p[ZB_SPLIT_MAX];
+
+    CU_ASSERT_EQUAL(zb_graph_param(g, 0).shape.dim[0], 6);
+    CU_ASSERT_EQUAL(zb_graph_param(g, 0).n_copies, 1);
+    CU_ASSERT_EQUAL_FATAL(zb_graph_param_copies(g, 0, c), 2);
+    CU_ASSERT(c[0].first == 0 && c[0].n == 2 * 5 && c[0].n_copies == 1);
+    CU_ASSERT(c[1].first == 10 && c[1].n == 4 * 5 && c[1].n_copies == 2);
+    for (int r = 0; r < 4; r++) {
+        CU_ASSERT_EQUAL_FATAL(zb_graph_param_pieces(g, 0, r, p), 3);
+        expect_piece(&p[0], 1, 10, 0, 0, 10 * r, 0);
+        expect_piece(&p[1], 1, 10, 10, 0, 40 + r / 2 * 10, 0);
+        expect_piece(&p[2], 1, 10, 20, 0, 60 + r / 2 * 10, 0);
+    }
+    zb_graph_free(g);
+}
+
+static void shard_of_other_parameters_is_one_run_of_copies(void)
+{
+    const struct zb_split none = {0}, cols = {1, 3, {8, 8, 8}, {2, 2, 2}, 0};
+    const struct zb_split splits[] = {none, cols};
+    static const int want[] = {4, 2};
+
+    for (int i = 0; i < 2; i++) {
+        struct zb_graph *g = with_param(4, 5, 24, splits[i]);
+        struct zb_copies c[ZB_SPLIT_MAX];
+        struct zb_param_info info = zb_graph_param(g, 0);
+
+        CU_ASSERT_EQUAL_FATAL(zb_graph_param_copies(g, 0, c), 1);
+        CU_ASSERT(c[0].first == 0 && c[0].n == zb_shape_elems(&info.shape));
+        CU_ASSERT_EQUAL(c[0].n_copies, want[i]);
+        CU_ASSERT_EQUAL(info.n_copies, want[i]);
+        zb_graph_free(g);
+    }
 }
 
 static void shard_of_vocabulary_ends_with_padding(void)
@@ -582,6 +678,22 @@ static void half_a_part(struct zb_graph *g, int x)
     zb_g_slice(g, x, 0, 2);
 }
 
+static void repeated_columns(struct zb_graph *g, int x)
+{
+    const struct zb_split packed = {1, 2, {8, 2}, {4, 1}, 0};
+
+    zb_g_linear(g, x, matrix(g, "w", 8, 10, packed), ZB_G_NONE, 1);
+}
+
+static void parts_not_taken_apart(struct zb_graph *g, int x)
+{
+    const struct zb_split packed = {0, 2, {8, 2}, {4, 1}, 0};
+    const struct zb_split in = {1, 1, {12}, {6}, 0};
+
+    x = zb_g_linear(g, x, matrix(g, "w", 10, 8, packed), ZB_G_NONE, 0);
+    zb_g_linear(g, x, matrix(g, "v", 8, 12, in), ZB_G_NONE, 0);
+}
+
 static void used_in_both_ways(struct zb_graph *g, int x)
 {
     const int64_t heads[] = {batch_seq[0], batch_seq[1], ZB_DIM_REST, 2};
@@ -613,6 +725,11 @@ static void mistakes_of_layouts_name_what_does_not_fit(void)
                              "split by columns or heads: dropout"},
         {half_a_part, "layer 'l', slice: with tp = 2 columns [0, 2) are no "
                       "whole part of 'w'"},
+        {repeated_columns, "parameter 'w' [8,10] packs parts of which only "
+                           "some are repeated over tp = 2: its rows may"},
+        {parts_not_taken_apart, "layer 'l', linear: with tp = 2 input 'x' is "
+                                "split by columns or heads: the weight wants "
+                                "columns, each of one rank"},
         {used_in_both_ways, "layer 'l', rmsnorm: with tp = 2 parameter 'n' is "
                             "used on whole and on split activations"},
     };
@@ -710,8 +827,11 @@ int main(void)
         ZBT_CASE(padded_sequences_agree_with_one_device),
         ZBT_CASE(layers_all_ranks_have_mix_with_split_ones),
         ZBT_CASE(partial_gradients_are_those_of_split_tokens_and_heads),
+        ZBT_CASE(packed_heads_fewer_than_ranks_agree_with_one_device),
         ZBT_CASE(shard_of_packed_columns_has_a_piece_of_each_part),
         ZBT_CASE(shard_of_fewer_heads_than_ranks_is_repeated),
+        ZBT_CASE(shard_of_packed_rows_repeats_some_of_its_parts),
+        ZBT_CASE(shard_of_other_parameters_is_one_run_of_copies),
         ZBT_CASE(shard_of_vocabulary_ends_with_padding),
         ZBT_CASE(mistakes_of_layouts_name_what_does_not_fit),
         ZBT_CASE(model_that_tp_does_not_divide_is_refused_by_key),
