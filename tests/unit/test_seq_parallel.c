@@ -5,7 +5,7 @@
  */
 #include "config.h"
 #include "graph_rig.h"
-#include "sp_rig.h"
+#include "par_rig.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -48,7 +48,7 @@ static const struct model_case cases[] = {
 struct inputs {
     int32_t ids[ROWS * MAX_SEQ], labels[ROWS * MAX_SEQ];
     int32_t mask[ROWS * MAX_SEQ];
-    const int32_t *data[3];
+    const void *data[3];
     double n_valid;
 };
 
@@ -100,8 +100,7 @@ static void run_one(const struct zb_graph *g, zb_real *const *params,
                     struct rig_result *r)
 {
     const int first[] = {0, zb_graph_n_layers(g)};
-    const void *data[3] = {in->data[0], in->data[1], in->data[2]};
-    const struct rig_batch batch = {ROWS, (int)seq, data};
+    const struct rig_batch batch = {ROWS, (int)seq, in->data};
     const struct rig_opts opts = {.n_chunks = 1,
                                   .first = first,
                                   .seed = 5,
@@ -133,7 +132,7 @@ static int64_t elems(const struct zb_graph *g, int p)
 
 static void expect_same(const char *what, const struct zb_graph *g,
                         const struct rig_result *want,
-                        const struct sp_result *got, double tol)
+                        const struct par_result *got, double tol)
 {
     double *all[128], total = 0;
 
@@ -158,43 +157,52 @@ static void expect_same(const char *what, const struct zb_graph *g,
     }
 }
 
-static void check_case(const struct model_case *c, enum zb_seq_mode mode,
-                       int sp, const struct sp_opts *how)
+static void check_layout(const struct model_case *c,
+                         const struct zb_parallel *par,
+                         const struct par_opts *how)
 {
-    const struct zb_parallel par = {
-        .tp = 1, .sp = sp, .mode = mode, .vocab_multiple = 1};
-    struct zb_model *one = model_of(c, NULL), *many = model_of(c, &par);
+    struct zb_model *one = model_of(c, NULL), *many = model_of(c, par);
     const struct zb_graph *g = zb_model_graph(one);
     zb_real **params = rig_params(g, 3);
     struct inputs in;
-    struct sp_batch batch = {ROWS, c->seq, in.data};
-    struct sp_opts opts = *how;
+    struct rig_batch batch = {ROWS, (int)c->seq, in.data};
+    struct par_opts opts = *how;
     struct rig_result want;
-    struct sp_result got;
+    struct par_result got;
     char what[64];
 
-    snprintf(what, sizeof(what), "%s, %s, sp %d", c->name,
-             mode == ZB_SEQ_RING ? "ring" : "all_to_all", sp);
+    snprintf(what, sizeof(what), "%s, %s, tp %d, sp %d", c->name,
+             par->mode == ZB_SEQ_RING ? "ring" : "all_to_all", par->tp,
+             par->sp);
     make_inputs(g, c->seq, &in);
     run_one(g, params, &in, c->seq, opts.is_eval, &want);
     make_inputs(zb_model_graph(many), c->seq, &in);
     opts.seed = 5;
     opts.step = 7;
     opts.loss_scale = 1 / in.n_valid;
-    ZBT_OK(sp_run(zb_model_graph(many), params, &batch, &opts, &got));
+    par_run(zb_model_graph(many), params, &batch, &opts, &got);
     if (opts.is_eval) {
         CU_ASSERT_DOUBLE_EQUAL(got.loss, want.loss, 1e-12 * want.loss);
     } else {
         expect_same(what, g, &want, &got, 1e-12);
     }
-    sp_result_free(&got);
+    par_result_free(&got);
     rig_result_free(&want);
     rig_params_free(g, params);
     zb_model_free(one);
     zb_model_free(many);
 }
 
-static void check_all(enum zb_seq_mode mode, const struct sp_opts *how)
+static void check_case(const struct model_case *c, enum zb_seq_mode mode,
+                       int sp, const struct par_opts *how)
+{
+    const struct zb_parallel par = {
+        .tp = 1, .sp = sp, .mode = mode, .vocab_multiple = 1};
+
+    check_layout(c, &par, how);
+}
+
+static void check_all(enum zb_seq_mode mode, const struct par_opts *how)
 {
     for (size_t i = 0; i < ZB_COUNT_OF(cases); i++) {
         check_case(&cases[i], mode, 2, how);
@@ -204,21 +212,21 @@ static void check_all(enum zb_seq_mode mode, const struct sp_opts *how)
 
 static void all_to_all_equals_one_device(void)
 {
-    const struct sp_opts how = {.n_threads = 1};
+    const struct par_opts how = {.is_plain = 1};
 
     check_all(ZB_SEQ_ALL_TO_ALL, &how);
 }
 
 static void ring_equals_one_device(void)
 {
-    const struct sp_opts how = {.n_threads = 1};
+    const struct par_opts how = {.is_plain = 1};
 
     check_all(ZB_SEQ_RING, &how);
 }
 
 static void evaluation_equals_one_device(void)
 {
-    const struct sp_opts how = {.is_eval = 1};
+    const struct par_opts how = {.is_eval = 1, .is_plain = 1};
 
     check_all(ZB_SEQ_ALL_TO_ALL, &how);
     check_all(ZB_SEQ_RING, &how);
@@ -226,19 +234,34 @@ static void evaluation_equals_one_device(void)
 
 static void groups_equal_one_device(void)
 {
-    const struct sp_opts how = {.has_groups = 1, .n_threads = 2};
+    const struct par_opts how = {.n_threads = 2};
 
     check_all(ZB_SEQ_ALL_TO_ALL, &how);
     check_all(ZB_SEQ_RING, &how);
 }
 
+static void layouts_with_tp_too_equal_one_device(void)
+{
+    static const struct zb_parallel pars[] = {
+        {2, 2, ZB_SEQ_ALL_TO_ALL, 8}, {2, 2, ZB_SEQ_RING, 8},
+        {4, 2, ZB_SEQ_RING, 8},       {2, 3, ZB_SEQ_RING, 8},
+    };
+    const struct par_opts how = {.n_threads = 1};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(cases); i++) {
+        for (size_t k = 0; k < ZB_COUNT_OF(pars); k++) {
+            check_layout(&cases[i], &pars[k], &how);
+        }
+    }
+}
+
 /* Delays between operations, accesses checked. */
 static void check_backend_has_no_report(void)
 {
-    struct sp_opts how = {.backend = "check", .delay_seed = 3};
+    struct par_opts how = {.backend = "check", .delay_seed = 3};
 
     for (size_t i = 0; i < 4; i++) {
-        how.has_groups = i > 1;
+        how.is_plain = i <= 1;
         check_case(&cases[i], ZB_SEQ_RING, 2 + 2 * (int)(i % 2), &how);
         check_case(&cases[i], ZB_SEQ_ALL_TO_ALL, 4 - 2 * (int)(i % 2), &how);
         how.delay_seed++;
@@ -257,24 +280,24 @@ static void two_runs_have_the_same_bits(void)
         const struct zb_graph *g = zb_model_graph(m);
         zb_real **params = rig_params(g, 4);
         struct inputs in;
-        struct sp_batch batch = {ROWS, cases[1].seq, in.data};
-        struct sp_opts how = {.loss_scale = 1};
-        struct sp_result a, b;
+        struct rig_batch batch = {ROWS, (int)cases[1].seq, in.data};
+        struct par_opts how = {.loss_scale = 1, .is_plain = 1};
+        struct par_result a, b;
 
         make_inputs(g, cases[1].seq, &in);
-        ZBT_OK(sp_run(g, params, &batch, &how, &a));
+        par_run(g, params, &batch, &how, &a);
         how.n_threads = 3;
-        how.has_groups = 1;
+        how.is_plain = 0;
         how.recompute = ZB_RECOMPUTE_FULL;
-        ZBT_OK(sp_run(g, params, &batch, &how, &b));
+        par_run(g, params, &batch, &how, &b);
         CU_ASSERT(a.loss == b.loss);
         for (int p = 0; p < a.n_params; p++) {
             CU_ASSERT_EQUAL(memcmp(a.grad[p], b.grad[p],
                                    (size_t)elems(g, p) * sizeof(double)),
                             0);
         }
-        sp_result_free(&a);
-        sp_result_free(&b);
+        par_result_free(&a);
+        par_result_free(&b);
         rig_params_free(g, params);
         zb_model_free(m);
     }
@@ -351,23 +374,23 @@ static struct zb_graph *attention_graph(const struct attn_case *c,
 }
 
 static double loss_at(const struct zb_graph *g, zb_real *const *params,
-                      const struct sp_batch *batch, struct sp_opts opts)
+                      const struct rig_batch *batch, struct par_opts opts)
 {
-    struct sp_result r;
+    struct par_result r;
     double loss;
 
     opts.no_backward = 1;
-    ZBT_OK(sp_run(g, params, batch, &opts, &r));
+    par_run(g, params, batch, &opts, &r);
     loss = r.loss;
-    sp_result_free(&r);
+    par_result_free(&r);
     return loss;
 }
 
 /* A few elements of each parameter, moved. */
 static void expect_derivative(const struct zb_graph *g, zb_real **params,
-                              const struct sp_batch *batch,
-                              const struct sp_opts *opts,
-                              const struct sp_result *r)
+                              const struct rig_batch *batch,
+                              const struct par_opts *opts,
+                              const struct par_result *r)
 {
     const double h = 1e-5;
 
@@ -399,10 +422,10 @@ static void check_attention(const struct attn_case *c, enum zb_seq_mode mode,
     struct zb_graph *g = attention_graph(c, &par);
     zb_real **params = rig_params(one, 8);
     struct inputs in;
-    struct sp_batch batch = {ROWS, seq, in.data};
-    struct sp_opts opts = {.seed = 5, .step = 7};
+    struct rig_batch batch = {ROWS, (int)seq, in.data};
+    struct par_opts opts = {.seed = 5, .step = 7, .is_plain = 1};
     struct rig_result want;
-    struct sp_result got;
+    struct par_result got;
     char what[64];
 
     snprintf(what, sizeof(what), "attention %d, mode %d, sp %d, %d tokens",
@@ -410,10 +433,10 @@ static void check_attention(const struct attn_case *c, enum zb_seq_mode mode,
     make_inputs(g, seq, &in);
     run_one(one, params, &in, seq, 0, &want);
     opts.loss_scale = 1 / in.n_valid;
-    ZBT_OK(sp_run(g, params, &batch, &opts, &got));
+    par_run(g, params, &batch, &opts, &got);
     expect_same(what, one, &want, &got, 1e-12);
     expect_derivative(g, params, &batch, &opts, &got);
-    sp_result_free(&got);
+    par_result_free(&got);
     rig_result_free(&want);
     rig_params_free(one, params);
     zb_graph_free(one);
@@ -476,6 +499,7 @@ int main(void)
         ZBT_CASE(ring_equals_one_device),
         ZBT_CASE(evaluation_equals_one_device),
         ZBT_CASE(groups_equal_one_device),
+        ZBT_CASE(layouts_with_tp_too_equal_one_device),
         ZBT_CASE(check_backend_has_no_report),
         ZBT_CASE(two_runs_have_the_same_bits),
         ZBT_CASE(attention_has_the_gradient_of_its_loss),

@@ -6,7 +6,7 @@
  */
 #include "config.h"
 #include "golden_rig.h"
-#include "tp_rig.h"
+#include "par_rig.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -168,8 +168,8 @@ static void make_fields(const struct zb_graph *g, int seq, struct fields *f)
 }
 
 static double worst_error(const struct zb_graph *g,
-                          const struct tp_result *want,
-                          const struct tp_result *got)
+                          const struct par_result *want,
+                          const struct par_result *got)
 {
     double total = 0, worst = 0;
 
@@ -209,7 +209,7 @@ static int cut_layers(const struct zb_graph *g, int n, int *first)
 }
 
 static void run(const struct zb_graph *g, zb_real *const *params, int seq,
-                struct tp_opts *o, int n_chunks, struct tp_result *r)
+                struct par_opts *o, int n_chunks, struct par_result *r)
 {
     struct fields f;
     int first[16];
@@ -218,12 +218,13 @@ static void run(const struct zb_graph *g, zb_real *const *params, int seq,
     o->first = first;
     o->seed = 11;
     o->step = 3;
+    o->delay_seed = 1;
     make_fields(g, seq, &f);
-    tp_run(g, params, &f.batch, o, r);
+    par_run(g, params, &f.batch, o, r);
 }
 
-static void compare(const struct zb_graph *g, const struct tp_result *want,
-                    const struct tp_result *got, const char *what)
+static void compare(const struct zb_graph *g, const struct par_result *want,
+                    const struct par_result *got, const char *what)
 {
     double e = worst_error(g, want, got);
 
@@ -236,8 +237,8 @@ static void compare(const struct zb_graph *g, const struct tp_result *want,
               TOL);
 }
 
-static int same_bits(const struct zb_graph *g, const struct tp_result *a,
-                     const struct tp_result *b)
+static int same_bits(const struct zb_graph *g, const struct par_result *a,
+                     const struct par_result *b)
 {
     int same = memcmp(&a->loss, &b->loss, sizeof(a->loss)) == 0;
 
@@ -264,12 +265,12 @@ static struct zb_model *make_case(const void *arg,
 /* Of the layout: against one device, and other cuts against the first. */
 static void check_layout(make_fn fn, const void *arg, const char *backend,
                          const struct zb_parallel *par, int seq,
-                         zb_real *const *params, const struct tp_result *want)
+                         zb_real *const *params, const struct par_result *want)
 {
     struct zb_model *m = fn(arg, par);
     const struct zb_graph *g = zb_model_graph(m);
-    struct tp_opts o = {.backend = backend};
-    struct tp_result r, other;
+    struct par_opts o = {.backend = backend};
+    struct par_result r, other;
     char what[64];
 
     snprintf(what, sizeof(what), "tp %d%s", par->tp,
@@ -279,16 +280,16 @@ static void check_layout(make_fn fn, const void *arg, const char *backend,
     for (int n = 0; n < 3; n += 2) {
         run(g, params, seq, &o, n, &other);
         CU_ASSERT(same_bits(g, &r, &other));
-        tp_result_free(&other);
+        par_result_free(&other);
     }
     for (int again = ZB_RECOMPUTE_SELECTIVE; again <= ZB_RECOMPUTE_FULL;
          again++) {
         o.recompute = (enum zb_recompute)again;
         run(g, params, seq, &o, 2, &other);
         CU_ASSERT(same_bits(g, &r, &other));
-        tp_result_free(&other);
+        par_result_free(&other);
     }
-    tp_result_free(&r);
+    par_result_free(&r);
     zb_model_free(m);
 }
 
@@ -298,8 +299,8 @@ static void check_all(make_fn fn, const void *arg, const char *backend, int seq)
     struct zb_model *m = fn(arg, &one);
     const struct zb_graph *g = zb_model_graph(m);
     zb_real **params = rig_params(g, 3);
-    struct tp_opts o = {.backend = backend};
-    struct tp_result want;
+    struct par_opts o = {.backend = backend};
+    struct par_result want;
 
     run(g, params, seq, &o, 1, &want);
     for (int tp = 2; tp <= 4; tp += 2) {
@@ -311,7 +312,7 @@ static void check_all(make_fn fn, const void *arg, const char *backend, int seq)
             check_layout(fn, arg, backend, &par, seq, params, &want);
         }
     }
-    tp_result_free(&want);
+    par_result_free(&want);
     rig_params_free(g, params);
     zb_model_free(m);
 }
