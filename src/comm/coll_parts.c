@@ -233,16 +233,37 @@ static enum zb_status reduce_scatter(const struct part *p)
     return sum(p, &t, 0, p->n, p->rank * c->inner, c->dst);
 }
 
+/* A piece of heads of everybody's [outer, mid, heads, inner], as one that has
+ * all of [outer, n * mid, piece, inner] reads it. */
+static struct grid piece_of_heads(const struct part *p)
+{
+    const struct zb_coll *c = p->c;
+
+    return (struct grid){.blocks = c->outer,
+                         .rows = c->mid,
+                         .cols = c->inner,
+                         .block_x = c->mid * c->n_heads * c->inner,
+                         .ldx = c->n_heads * c->inner,
+                         .block_y = p->n * c->mid * c->inner,
+                         .ldy = c->inner};
+}
+
+/* The way back. */
+static struct grid transposed(struct grid t)
+{
+    return (struct grid){.blocks = t.blocks,
+                         .rows = t.rows,
+                         .cols = t.cols,
+                         .block_x = t.block_y,
+                         .ldx = t.ldy,
+                         .block_y = t.block_x,
+                         .ldy = t.ldx};
+}
+
 static enum zb_status seq_to_heads(const struct part *p)
 {
     const struct zb_coll *c = p->c;
-    const struct grid t = {.blocks = c->outer,
-                           .rows = c->mid,
-                           .cols = c->inner,
-                           .block_x = c->mid * c->n_heads * c->inner,
-                           .ldx = c->n_heads * c->inner,
-                           .block_y = p->n * c->mid * c->inner,
-                           .ldy = c->inner};
+    const struct grid t = piece_of_heads(p);
     int64_t piece = p->rank * c->n_heads / p->n;
 
     for (int i = 0; i < p->n; i++) {
@@ -257,13 +278,7 @@ static enum zb_status seq_to_heads(const struct part *p)
 static enum zb_status heads_to_seq(const struct part *p)
 {
     const struct zb_coll *c = p->c;
-    const struct grid t = {.blocks = c->outer,
-                           .rows = c->mid,
-                           .cols = c->inner,
-                           .block_x = p->n * c->mid * c->inner,
-                           .ldx = c->inner,
-                           .block_y = c->mid * c->n_heads * c->inner,
-                           .ldy = c->n_heads * c->inner};
+    const struct grid t = transposed(piece_of_heads(p));
     int n_same = p->n / (int)c->n_heads;
 
     for (int i = 0; i < (int)c->n_heads; i++) {

@@ -227,9 +227,34 @@ static const char *where_set(const struct zb_conf *conf, const char *key,
     return zb_conf_where(conf, zb_conf_is_set(conf, key) ? key : other);
 }
 
-static enum zb_status check_numbers(const struct zb_conf *conf)
+static enum zb_status more_than(const char *where, const char *low_key,
+                                double low, const char *high_key, double high)
+{
+    return zb_fail(ZB_ECONFIG, "%s: precision.%s = %g is more than %s = %g",
+                   where, low_key, low, high_key, high);
+}
+
+static enum zb_status check_scales(const struct zb_conf *conf)
 {
     const struct zb_conf_precision *fp = &conf->precision;
+
+    if (fp->min_scale > fp->initial_scale) {
+        return more_than(where_set(conf, "precision.min_scale",
+                                   "precision.initial_scale"),
+                         "min_scale", fp->min_scale, "initial_scale",
+                         fp->initial_scale);
+    }
+    if (fp->initial_scale > fp->max_scale) {
+        return more_than(where_set(conf, "precision.max_scale",
+                                   "precision.initial_scale"),
+                         "initial_scale", fp->initial_scale, "max_scale",
+                         fp->max_scale);
+    }
+    return ZB_OK;
+}
+
+static enum zb_status check_numbers(const struct zb_conf *conf)
+{
     const struct zb_conf_optimizer *o = &conf->optimizer;
     int64_t targets =
         (int64_t)conf->parallel.microbatch_size * conf->data.seq_len;
@@ -248,22 +273,7 @@ static enum zb_status check_numbers(const struct zb_conf *conf)
                        zb_conf_where(conf, "optimizer.min_lr"), o->min_lr,
                        o->lr, zb_conf_where(conf, "optimizer.lr"));
     }
-    if (fp->min_scale > fp->initial_scale) {
-        return zb_fail(ZB_ECONFIG,
-                       "%s: precision.min_scale = %g is more than "
-                       "initial_scale = %g",
-                       where_set(conf, "precision.min_scale",
-                                 "precision.initial_scale"),
-                       fp->min_scale, fp->initial_scale);
-    }
-    if (fp->initial_scale > fp->max_scale) {
-        return zb_fail(ZB_ECONFIG,
-                       "%s: precision.initial_scale = %g is more than "
-                       "max_scale = %g",
-                       where_set(conf, "precision.max_scale",
-                                 "precision.initial_scale"),
-                       fp->initial_scale, fp->max_scale);
-    }
+    ZB_TRY(check_scales(conf));
     if (targets > INT32_MAX) {
         return zb_fail(ZB_ECONFIG,
                        "%s: parallel.microbatch_size * data.seq_len = %" PRId64

@@ -15,7 +15,7 @@ static enum zb_status wait_all(const struct plain_member *m)
     return zb_barrier_wait(&m->group->bar, m->group->ab);
 }
 
-/* ---- what this rank gets, from everybody's sources ------------------------ */
+/* ---- what this rank gets, from everybody's sources ----------------------- */
 
 static void reduce_scatter(const struct plain_member *m,
                            const struct zb_coll *c, zb_real *dst)
@@ -116,7 +116,7 @@ enum zb_status plain_run(struct plain_member *m, struct zb_stream *stream,
     return st;
 }
 
-/* ---- the ring ------------------------------------------------------------- */
+/* ---- the ring ------------------------------------------------------------ */
 
 enum zb_status plain_ring_begin(struct plain_member *m,
                                 struct zb_stream *stream, const void *src,

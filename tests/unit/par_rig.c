@@ -52,7 +52,7 @@ struct rank {
     struct zb_shape output_shape;
 };
 
-/* ---- collectives ----------------------------------------------------------- */
+/* ---- collectives --------------------------------------------------------- */
 
 static enum zb_status run(void *arg, enum zb_axis axis,
                           struct zb_stream *stream, const struct zb_coll *c)
@@ -114,7 +114,7 @@ static const struct zb_coll_ops coll_ops = {.run = run,
                                             .ring_step = ring_step,
                                             .ring_end = ring_end};
 
-/* ---- memory ---------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------- */
 
 /* Device memory: the host's values, or numbers that nobody may use. */
 static enum zb_status put(struct rank *k, size_t bytes, const void *host,
@@ -265,7 +265,7 @@ static enum zb_status open_spaces(struct rank *k)
     return ZB_OK;
 }
 
-/* ---- running --------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------- */
 
 static struct zb_chunk_run run_of(struct rank *k, int c)
 {
@@ -416,7 +416,7 @@ static void rank_main(void *arg)
     close_rank(k);
 }
 
-/* ---- all of them ----------------------------------------------------------- */
+/* ---- all of them --------------------------------------------------------- */
 
 static void open_groups(struct all *a)
 {
@@ -540,7 +540,7 @@ static void close_lists(struct rank *k)
     free(k->output);
 }
 
-/* ---- results --------------------------------------------------------------- */
+/* ---- results ------------------------------------------------------------- */
 
 static int is_padding_zero(const zb_real *shard, int64_t n,
                            const struct zb_piece *piece, int n_pieces)

@@ -25,8 +25,8 @@ struct par_opts {
     int n_chunks;        /* 0: one */
     const int *first;    /* [n_chunks + 1], unless there is one */
     enum zb_recompute recompute;
-    int is_plain;    /* 1: collectives over sp that do what zb/coll.h says in the
-                        plainest way (par_plain.h), not those of zb/comm.h */
+    int is_plain;    /* 1: collectives over sp of par_plain.h, not those of
+                        zb/comm.h */
     int is_eval;     /* F only, no dropout */
     int no_backward; /* F only */
     uint64_t seed, step;

@@ -120,6 +120,17 @@ static void check_same(const struct grid *g, const struct record *a,
     }
 }
 
+static void check_again(const struct zb_model *m,
+                        const struct zb_session_opts *o, const struct grid *g,
+                        const struct record *first, const char *what)
+{
+    struct record again;
+
+    train(m, o, &again);
+    check_same(g, first, &again, what);
+    zb_free(again.params);
+}
+
 /* Every way of doing the same on one grid gives the same bits; all of them are
  * what one device does. */
 static void check_grid(ru_model_fn make, const struct grid *g,
@@ -133,21 +144,17 @@ static void check_grid(ru_model_fn make, const struct grid *g,
     };
     struct zb_model *m = make(&par);
     struct zb_session_opts o = opts_of(g, max_norm);
-    struct record first, again;
+    struct record first;
 
     train(m, &o, &first);
     check_close(g, one, &first);
     o.post_validation = 0;
     o.overlap_reduce = 0;
     o.overlap_gather = 0;
-    train(m, &o, &again);
-    check_same(g, &first, &again, "without overlap and post-validation");
-    zb_free(again.params);
+    check_again(m, &o, g, &first, "without overlap and post-validation");
     if (g->dp * g->sp > 1) {
         o.zero_stage = 0;
-        train(m, &o, &again);
-        check_same(g, &first, &again, "zero_stage 0");
-        zb_free(again.params);
+        check_again(m, &o, g, &first, "zero_stage 0");
     }
     zb_free(first.params);
     zb_model_free(m);
