@@ -6,10 +6,11 @@
 set -eu
 dir=${builddir:-.}/tests/unit
 programs="test_run_eval test_run_loss test_run_graph test_run_schedule
-    test_run_golden test_run_memory test_run_precision test_profile"
+    test_run_golden test_run_memory test_run_packed test_run_padding
+    test_run_precision test_profile"
 seeds=1
 if [ -n "${ZBT_LONG:-}" ]; then
-    programs="$programs test_run_fault test_run_bits"
+    programs="$programs test_run_fault test_run_bits test_run_recompute"
     seeds=$(seq 20)
 fi
 unset ZBT_LONG
