@@ -375,6 +375,10 @@ struct zb_chunk_info {
     const int *params;
     int n_uses;
     const int *uses; /* graph-wide use numbers made here, ascending */
+    /* [n_uses] the launch of W behind which a use's gradient is complete, if
+     * all of B was before it: 0 to n_ops[ZB_PASS_W]; the last stands for the
+     * end of W. */
+    const int *use_done;
 };
 struct zb_chunk_info zb_chunk_info(const struct zb_chunk *c);
 
@@ -423,11 +427,14 @@ struct zb_chunk_run {
                           of the layout's; no query sees them */
     const struct zb_coll_ops *coll; /* may be NULL when tp = sp = 1 */
     void *coll_arg;
-    /* NULL, or called for each layer of the chunk: by F before it enqueues the
-     * layer's work, first layer first (its parameters must be there then), by W
-     * behind it, last layer first (its gradients are complete then). */
+    /* NULL, or called by F for each layer of the chunk before it enqueues the
+     * layer's work, first layer first: its parameters must be there then. */
     enum zb_status (*at_layer)(void *arg, int layer);
-    void *at_layer_arg;
+    /* NULL, or called by W behind each of its launches, and once more with
+     * n_ops[ZB_PASS_W] at its end: the gradients of uses with that use_done
+     * are complete. */
+    enum zb_status (*at_launch)(void *arg, int launch);
+    void *at_arg; /* of both */
     uint64_t seed, step;          /* dropout */
     const int64_t *sample;        /* [batch] global sample indices */
 };
@@ -444,6 +451,21 @@ enum zb_status zb_chunk_backward_input(const struct zb_chunk *c,
 enum zb_status zb_chunk_backward_weight(const struct zb_chunk *c,
                                         const struct zb_chunk_run *run)
     ZB_CHECKED;
+
+/* W of n >= 1 microbatches together: each launch for all of them, in the order
+ * given, before the next launch. Every gradient is the same sum in the same
+ * order as by n passes, but one after the other is complete, not all in the
+ * last pass. The last run's at_launch is called. */
+enum zb_status zb_chunk_backward_weights(const struct zb_chunk *c,
+                                         const struct zb_chunk_run *run,
+                                         int n) ZB_CHECKED;
+
+/* B of the last of n microbatches and W of all, layer by layer: W of a layer,
+ * as above, follows its B, so that gradients are complete from early on. DOUT is
+ * complete at the end. */
+enum zb_status zb_chunk_backward_both(const struct zb_chunk *c,
+                                      const struct zb_chunk_run *run,
+                                      int n) ZB_CHECKED;
 
 /* After zb_chunk_forward() with the same run: where output i of the graph lies
  * (only in the chunk that has the loss). */

@@ -31,6 +31,7 @@ void zb_chunk_free(struct zb_chunk *c)
     zb_free(c->in);
     zb_free(c->params);
     zb_free(c->uses);
+    zb_free(c->use_done);
     zb_free(c);
 }
 
@@ -115,6 +116,50 @@ static void list_uses(struct zb_chunk *c)
     c->info.uses = c->uses;
 }
 
+/* The last launch that adds to the gradient of a use, or -1. */
+static int find_launch(const struct zb_chunk *c, int use)
+{
+    const struct zb_list *list = &c->list[ZB_PASS_W];
+    int found = -1;
+
+    for (size_t i = 0; i < list->n; i++) {
+        const struct zb_slot *slot = &c->slots[list->instr[i].first_slot];
+
+        for (int k = 0; k < list->instr[i].n_slots; k++) {
+            if (slot[k].ref.where == ZB_AT_GRAD && slot[k].ref.index == use) {
+                found = (int)i;
+            }
+        }
+    }
+    return found;
+}
+
+/* What B makes is there when W comes to the end of the layer, also where each
+ * layer's W follows its B. */
+static int end_of_layer(const struct zb_chunk *c, int layer)
+{
+    const struct zb_list *list = &c->list[ZB_PASS_W];
+    int i = 0, last = -1;
+
+    for (; i < (int)list->n && list->instr[i].layer >= layer; i++) {
+        last = list->instr[i].layer == layer ? i : last;
+    }
+    return last >= 0 ? last : i;
+}
+
+static void find_done(struct zb_chunk *c)
+{
+    for (int i = 0; i < c->info.n_uses; i++) {
+        int launch = find_launch(c, c->uses[i]);
+
+        c->use_done[i] =
+            launch >= 0
+                ? launch
+                : end_of_layer(c, c->graph->use_layer[c->uses[i]]);
+    }
+    c->info.use_done = c->use_done;
+}
+
 static void list_inputs(struct zb_chunk *c)
 {
     for (size_t t = 0; t < c->graph->n_tensors; t++) {
@@ -140,8 +185,9 @@ static enum zb_status alloc_chunk(const struct zb_graph *g, int first, int end,
     c->in = zb_alloc_array(g->n_tensors, sizeof(*c->in));
     c->params = zb_alloc_array(g->n_params, sizeof(*c->params));
     c->uses = zb_alloc_array((size_t)g->n_uses, sizeof(*c->uses));
+    c->use_done = zb_alloc_array((size_t)g->n_uses, sizeof(*c->use_done));
     if (c->outputs == NULL || c->in == NULL || c->params == NULL ||
-        c->uses == NULL) {
+        c->uses == NULL || c->use_done == NULL) {
         zb_chunk_free(c);
         return ZB_ENOMEM;
     }
@@ -194,6 +240,16 @@ static enum zb_status compile(struct zb_chunk *c, const struct zb_bind *max,
     return cp.st;
 }
 
+/* zb_chunk_backward_both() relies on it. */
+static void check_order(const struct zb_list *list)
+{
+    for (size_t i = 1; i < list->n; i++) {
+        ZB_BUG_IF(list->instr[i].layer > list->instr[i - 1].layer,
+                  "%s: layers of a backward pass in disorder",
+                  list->instr[i].label);
+    }
+}
+
 enum zb_status zb_chunk_new(const struct zb_graph *g, int first, int end,
                             const struct zb_bind *max,
                             enum zb_recompute recompute,
@@ -218,6 +274,9 @@ enum zb_status zb_chunk_new(const struct zb_graph *g, int first, int end,
     for (int pass = 0; pass < ZB_N_PASSES; pass++) {
         c->info.n_ops[pass] = (int)c->list[pass].n;
     }
+    check_order(&c->list[ZB_PASS_B]);
+    check_order(&c->list[ZB_PASS_W]);
+    find_done(c);
     *c_out = c;
     return ZB_OK;
 }

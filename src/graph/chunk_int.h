@@ -70,7 +70,7 @@ struct zb_chunk {
     struct zb_ref *outputs; /* [n_outputs] in the chunk with the loss */
     int *in;                /* tensors that cross into it */
     int n_in;
-    int *params, *uses;
+    int *params, *uses, *use_done;
 };
 
 /* ---- compiling ----------------------------------------------------------- */

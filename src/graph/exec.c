@@ -243,7 +243,7 @@ static enum zb_status discard(const struct zb_chunk *c,
 static enum zb_status at_layer(const struct zb_chunk_run *run, int layer)
 {
     return run->at_layer == NULL ? ZB_OK
-                                 : run->at_layer(run->at_layer_arg, layer);
+                                 : run->at_layer(run->at_arg, layer);
 }
 
 /* Copies and sums belong to no op; those of F come before the op that needs
@@ -271,31 +271,42 @@ static enum zb_status run_forward(const struct zb_chunk *c,
     return ZB_OK;
 }
 
-static enum zb_status run_weight(const struct zb_chunk *c,
-                                 const struct zb_chunk_run *run)
+static enum zb_status at_launch(const struct zb_chunk_run *run, size_t launch)
 {
-    const struct zb_list *list = &c->list[ZB_PASS_W];
-    int done = c->info.end_layer; /* layers from here on */
+    return run->at_launch == NULL ? ZB_OK
+                                  : run->at_launch(run->at_arg, (int)launch);
+}
 
-    for (size_t i = 0; i < list->n; i++) {
-        while (done - 1 > layer_of(&list->instr[i], done - 1)) {
-            ZB_TRY(at_layer(run, --done));
-        }
-        ZB_TRY(run_instr(c, &list->instr[i], run));
+/* Instructions [*at, ..) of a list of B or W, those of `layer` and above: lists
+ * go from the last layer to the first. */
+static size_t end_of_layer(const struct zb_list *list, size_t at, int layer)
+{
+    while (at < list->n && list->instr[at].layer >= layer) {
+        at++;
     }
-    while (done > c->info.first_layer) {
-        ZB_TRY(at_layer(run, --done));
+    return at;
+}
+
+/* Launches [first, end) of W, each for n microbatches. */
+static enum zb_status run_weight(const struct zb_chunk *c,
+                                 const struct zb_chunk_run *run, int n,
+                                 size_t first, size_t end)
+{
+    for (size_t i = first; i < end; i++) {
+        for (int k = 0; k < n; k++) {
+            ZB_TRY(run_instr(c, &c->list[ZB_PASS_W].instr[i], &run[k]));
+        }
+        ZB_TRY(at_launch(&run[n - 1], i));
     }
     return ZB_OK;
 }
 
 static enum zb_status run_backward(const struct zb_chunk *c,
-                                   const struct zb_chunk_run *run)
+                                   const struct zb_chunk_run *run, size_t first,
+                                   size_t end)
 {
-    const struct zb_list *list = &c->list[ZB_PASS_B];
-
-    for (size_t i = 0; i < list->n; i++) {
-        ZB_TRY(run_instr(c, &list->instr[i], run));
+    for (size_t i = first; i < end; i++) {
+        ZB_TRY(run_instr(c, &c->list[ZB_PASS_B].instr[i], run));
     }
     return ZB_OK;
 }
@@ -310,23 +321,71 @@ enum zb_status zb_chunk_forward(const struct zb_chunk *c,
     return run_forward(c, run);
 }
 
-enum zb_status zb_chunk_backward_input(const struct zb_chunk *c,
-                                       const struct zb_chunk_run *run)
+static enum zb_status begin_backward(const struct zb_chunk *c,
+                                     const struct zb_chunk_run *run)
 {
     ZB_TRY(discard(c, run, ZB_SPACE_BW));
     ZB_TRY(discard(c, run, ZB_SPACE_DOUT));
-    ZB_TRY(discard(c, run, ZB_SPACE_SCRATCH));
-    ZB_TRY(run_backward(c, run));
+    return discard(c, run, ZB_SPACE_SCRATCH);
+}
+
+static enum zb_status end_weights(const struct zb_chunk *c,
+                                  const struct zb_chunk_run *run, int n)
+{
+    for (int k = 0; k < n; k++) {
+        ZB_TRY(discard(c, &run[k], ZB_SPACE_FW));
+        ZB_TRY(discard(c, &run[k], ZB_SPACE_BW));
+    }
+    return ZB_OK;
+}
+
+enum zb_status zb_chunk_backward_input(const struct zb_chunk *c,
+                                       const struct zb_chunk_run *run)
+{
+    ZB_TRY(begin_backward(c, run));
+    ZB_TRY(run_backward(c, run, 0, c->list[ZB_PASS_B].n));
     return discard(c, run, ZB_SPACE_FB);
+}
+
+enum zb_status zb_chunk_backward_weights(const struct zb_chunk *c,
+                                         const struct zb_chunk_run *run, int n)
+{
+    ZB_TRY(discard(c, run, ZB_SPACE_SCRATCH));
+    ZB_TRY(run_weight(c, run, n, 0, c->list[ZB_PASS_W].n));
+    ZB_TRY(at_launch(&run[n - 1], c->list[ZB_PASS_W].n));
+    return end_weights(c, run, n);
 }
 
 enum zb_status zb_chunk_backward_weight(const struct zb_chunk *c,
                                         const struct zb_chunk_run *run)
 {
-    ZB_TRY(discard(c, run, ZB_SPACE_SCRATCH));
-    ZB_TRY(run_weight(c, run));
-    ZB_TRY(discard(c, run, ZB_SPACE_FW));
-    return discard(c, run, ZB_SPACE_BW);
+    return zb_chunk_backward_weights(c, run, 1);
+}
+
+/* W has nothing in scratch memory, where B keeps what goes from layer to
+ * layer. */
+enum zb_status zb_chunk_backward_both(const struct zb_chunk *c,
+                                      const struct zb_chunk_run *run, int n)
+{
+    const struct zb_list *list = c->list;
+    const struct zb_chunk_run *last = &run[n - 1];
+    size_t b = 0, w = 0;
+
+    ZB_TRY(begin_backward(c, last));
+    for (int layer = c->info.end_layer; layer-- > c->info.first_layer;) {
+        size_t b_end = end_of_layer(&list[ZB_PASS_B], b, layer);
+        size_t w_end = end_of_layer(&list[ZB_PASS_W], w, layer);
+
+        ZB_TRY(run_backward(c, last, b, b_end));
+        ZB_TRY(run_weight(c, run, n, w, w_end));
+        b = b_end;
+        w = w_end;
+    }
+    ZB_TRY(run_backward(c, last, b, list[ZB_PASS_B].n));
+    ZB_TRY(run_weight(c, run, n, w, list[ZB_PASS_W].n));
+    ZB_TRY(at_launch(last, list[ZB_PASS_W].n));
+    ZB_TRY(discard(c, last, ZB_SPACE_FB));
+    return end_weights(c, run, n);
 }
 
 struct zb_view zb_chunk_output(const struct zb_chunk *c,

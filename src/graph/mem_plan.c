@@ -136,6 +136,7 @@ static void settle_sharing(struct zb_compile *cp)
         struct zb_instr instr = old.instr[i];
         int is_shared = 0;
 
+        cp->layer = instr.layer; /* also of a copy */
         for (int k = 0; k < instr.n_slots; k++) {
             const struct zb_slot *slot =
                 &cp->c->slots[instr.first_slot + (size_t)k];

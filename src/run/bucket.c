@@ -38,6 +38,7 @@ int64_t zb_bucket_part(const struct zb_run_plan *p, const struct zb_bucket *b,
 struct place {
     int chunk;
     int layer; /* of the use, or of none */
+    int done;  /* launch of W that completes the use */
     int owner;
     int n_sum;
     int is_here; /* held by this stage and trained */
@@ -54,7 +55,7 @@ static int n_sum_of(const struct zb_run_plan *p, int param)
     return info.is_partial ? info.n_copies : 1;
 }
 
-/* A parameter with one use, in one chunk, belongs to that use's layer. */
+/* A parameter with one use, in one chunk, is complete with that use. */
 static void find_places(const struct zb_run_plan *p, int stage,
                         struct place *place, int *n_holders)
 {
@@ -80,6 +81,7 @@ static void find_places(const struct zb_run_plan *p, int stage,
             if (info.use_ids[0] == chunk->uses[i]) {
                 place[param].owner = zb_stage_of(p, v);
                 place[param].layer = zb_graph_use_layer(p->g, info.use_ids[0]);
+                place[param].done = chunk->use_done[i];
             }
         }
     }
@@ -108,6 +110,7 @@ static struct zb_bucket *open_bucket(struct zb_buckets *b,
 
     *k = (struct zb_bucket){
         .chunk = place->chunk,
+        .done = place->done,
         .layer = place->layer,
         .owner = place->owner,
         .n_sum = place->n_sum,
@@ -132,24 +135,27 @@ static void close_bucket(struct zb_bucket *k, const struct zb_run_plan *p)
     k->n = k->shard * p->n_shards;
 }
 
-/* The parameters of a layer that are summed over as many copies as parameter
- * `first`, which opens the bucket, and of the layers before it, until there are
- * enough for a message. What is settled at the end stays alone. */
+/* Parameter `first`, which opens the bucket, and those that are complete with
+ * it or next and are summed over as many copies, until there are enough for a
+ * message. What is settled at the end stays alone. */
 static size_t add_bucket(struct zb_buckets *b, const struct zb_run_plan *p,
-                         struct place *place, int first, size_t used)
+                         struct place *place, int first, int n_launches,
+                         size_t used)
 {
     const struct place like = place[first];
     struct zb_bucket *k = open_bucket(b, &like, used);
 
     add_param(b, k, p, first);
     place[first].is_here = 0;
-    for (int layer = like.layer; like.chunk >= 0 && layer >= 0; layer--) {
+    for (int done = like.done; like.chunk >= 0 && done <= n_launches; done++) {
         for (int i = 0; i < p->n_params; i++) {
             if (place[i].is_here && place[i].chunk == like.chunk &&
-                place[i].layer == layer && place[i].n_sum == like.n_sum) {
+                place[i].done == done && place[i].n_sum == like.n_sum) {
                 add_param(b, k, p, i);
                 place[i].is_here = 0;
-                k->layer = layer;
+                k->done = done;
+                k->layer = place[i].layer < k->layer ? place[i].layer
+                                                     : k->layer;
             }
         }
         if (k->n * (int64_t)sizeof(zb_real) >= ZB_BUCKET_BYTES) {
@@ -160,15 +166,15 @@ static size_t add_bucket(struct zb_buckets *b, const struct zb_run_plan *p,
     return used + (size_t)k->n_params;
 }
 
-/* The parameter of a chunk that its W comes to first, or -1. */
-static int find_last(const struct zb_run_plan *p, const struct place *place,
-                     int chunk)
+/* The parameter of a chunk that its W completes first, or -1. */
+static int find_first(const struct zb_run_plan *p, const struct place *place,
+                      int chunk)
 {
     int found = -1;
 
     for (int i = 0; i < p->n_params; i++) {
         if (place[i].is_here && place[i].chunk == chunk &&
-            (found < 0 || place[i].layer > place[found].layer)) {
+            (found < 0 || place[i].done < place[found].done)) {
             found = i;
         }
     }
@@ -177,16 +183,18 @@ static int find_last(const struct zb_run_plan *p, const struct place *place,
 
 /* Chunk by chunk in the order of W, then what is settled at the end. */
 static void add_all(struct zb_buckets *b, const struct zb_run_plan *p,
-                    struct place *place)
+                    int stage, struct place *place)
 {
     size_t used = 0;
 
     for (int k = 0; k <= p->n_chunk; k++) {
         int chunk = k < p->n_chunk ? k : -1;
+        int n = chunk < 0 ? 0
+                          : p->info[zb_virt_of(p, stage, k)].n_ops[ZB_PASS_W];
 
-        for (int i = find_last(p, place, chunk); i >= 0;
-             i = find_last(p, place, chunk)) {
-            used = add_bucket(b, p, place, i, used);
+        for (int i = find_first(p, place, chunk); i >= 0;
+             i = find_first(p, place, chunk)) {
+            used = add_bucket(b, p, place, i, n, used);
         }
     }
 }
@@ -206,7 +214,7 @@ enum zb_status zb_buckets_init(struct zb_buckets *b,
     if (place != NULL && n_holders != NULL && b->bucket != NULL &&
         b->param != NULL && b->first != NULL) {
         find_places(p, stage, place, n_holders);
-        add_all(b, p, place);
+        add_all(b, p, stage, place);
         st = ZB_OK;
     }
     zb_free(n_holders);

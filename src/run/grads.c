@@ -242,11 +242,14 @@ static enum zb_status start_reduce(struct zb_worker *w,
     if (w->reduce.group == NULL) {
         return ZB_OK;
     }
-    ZB_TRY(zb_worker_to_side(w));
-    return zb_coll_start(w->reduce.group, w->reduce.rank, w->side, &c);
+    /* The side stream, which does the work, waits for each bucket by itself:
+     * were it to wait here, what is ready would come behind what is not yet,
+     * wherever the host is ahead of the device. */
+    return zb_coll_start(w->reduce.group, w->reduce.rank, w->stream, &c);
 }
 
-enum zb_status zb_worker_reduce_chunk(struct zb_worker *w, int chunk, int layer)
+enum zb_status zb_worker_reduce_chunk(struct zb_worker *w, int chunk,
+                                      int launch)
 {
     const struct zb_buckets *all = buckets(w);
 
@@ -254,7 +257,7 @@ enum zb_status zb_worker_reduce_chunk(struct zb_worker *w, int chunk, int layer)
         const struct zb_bucket *b = &all->bucket[i];
 
         if (b->chunk == chunk &&
-            (layer == ZB_ALL_LAYERS || b->layer == layer)) {
+            (launch == ZB_ALL_LAUNCHES || b->done == launch)) {
             ZB_TRY(start_reduce(w, b));
         }
     }
@@ -312,7 +315,7 @@ enum zb_status zb_worker_reduce_grads(struct zb_worker *w)
 
     w->ops->stream_mark(w->stream, "reduce gradients");
     for (int k = w->reduces_early ? -1 : p->n_chunk - 1; k >= -1; k--) {
-        ZB_TRY(zb_worker_reduce_chunk(w, k, ZB_ALL_LAYERS));
+        ZB_TRY(zb_worker_reduce_chunk(w, k, ZB_ALL_LAUNCHES));
     }
     if (w->reduce.group == NULL) {
         return ZB_OK;

@@ -335,46 +335,97 @@ static enum zb_status return_results(struct zb_worker *w,
     return ZB_OK;
 }
 
-/* A pass that goes layer by layer with the side stream. */
-struct by_layer {
+/* A pass that goes piece by piece with the side stream; a simulated device
+ * takes ns for the whole of it. */
+struct by_piece {
     struct zb_worker *w;
     int chunk;
-    int64_t ns; /* that a simulated device takes for a layer */
+    int64_t ns, spent_ns;
+    int64_t n_done, n_all; /* pieces: layers, or elements of gradients */
 };
+
+static struct by_piece by_piece(struct zb_worker *w, int chunk, double cost)
+{
+    return (struct by_piece){
+        .w = w,
+        .chunk = chunk,
+        .ns = llround(cost * w->s->plan->o.sim_ns_per_cost),
+    };
+}
+
+/* The time of the next n pieces. */
+static enum zb_status spend_pieces(struct by_piece *b, int64_t n)
+{
+    int64_t until;
+
+    b->n_done += n;
+    until = b->n_done == b->n_all
+                ? b->ns
+                : llround((double)b->ns * (double)b->n_done / (double)b->n_all);
+    n = until - b->spent_ns;
+    b->spent_ns = until;
+    return b->w->ops->spend(b->w->stream, n);
+}
 
 /* Before a layer's F in the first pass after an update: its parameters may
  * still be on their way. */
 static enum zb_status await_layer(void *arg, int layer)
 {
-    struct by_layer *b = arg;
+    struct by_piece *b = arg;
 
     ZB_TRY(zb_worker_need(b->w, b->chunk, layer));
-    return b->w->ops->spend(b->w->stream, b->ns);
+    return spend_pieces(b, 1);
 }
 
-/* After a layer's part of the last W: its gradients are complete. */
-static enum zb_status send_layer(void *arg, int layer)
+static void go_by_layer(struct by_piece *b, const struct zb_chunk_info *info,
+                        struct zb_chunk_run *run)
 {
-    struct by_layer *b = arg;
-
-    ZB_TRY(b->w->ops->spend(b->w->stream, b->ns));
-    ZB_TRY(zb_worker_reduce_chunk(b->w, b->chunk, layer));
-    return zb_worker_progress(b->w);
+    b->n_all = info->end_layer - info->first_layer;
+    run->at_layer = await_layer;
+    run->at_arg = b;
 }
 
-/* Have a pass call `at_layer`, which spends a layer's share of `cost`. */
-static void go_by_layer(struct zb_worker *w, int chunk, double cost,
-                        enum zb_status (*at_layer)(void *arg, int layer),
-                        struct by_layer *b, struct zb_chunk_run *run)
+static int64_t n_completed_by(const struct zb_run_plan *p,
+                              const struct zb_chunk_info *info, int launch)
 {
+    int64_t n = 0;
+
+    for (int i = 0; i < info->n_uses; i++) {
+        n += info->use_done[i] == launch
+                 ? zb_param_elems(p, p->use_param[info->uses[i]])
+                 : 0;
+    }
+    return n;
+}
+
+/* Behind a launch of the last W: gradients are complete. */
+static enum zb_status send_grads(void *arg, int launch)
+{
+    struct by_piece *b = arg;
+    struct zb_worker *w = b->w;
     const struct zb_run_plan *p = w->s->plan;
-    const struct zb_chunk_info *info = &p->info[zb_virt_of(p, w->stage, chunk)];
-    int n = info->end_layer - info->first_layer;
+    const struct zb_chunk_info *info =
+        &p->info[zb_virt_of(p, w->stage, b->chunk)];
+    int is_end = launch == info->n_ops[ZB_PASS_W];
 
-    *b = (struct by_layer){.w = w, .chunk = chunk};
-    b->ns = n > 0 ? llround(cost * p->o.sim_ns_per_cost / n) : 0;
-    run->at_layer = at_layer;
-    run->at_layer_arg = b;
+    ZB_TRY(spend_pieces(b, is_end ? b->n_all - b->n_done
+                                  : n_completed_by(p, info, launch)));
+    atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
+    ZB_TRY(zb_worker_reduce_chunk(w, b->chunk, launch));
+    return zb_worker_progress(w);
+}
+
+/* What the last W spends it spends in the measure of the gradients that it
+ * completes: products take as long as their weights are large. */
+static void go_by_launch(struct by_piece *b, const struct zb_run_plan *p,
+                         const struct zb_chunk_info *info,
+                         struct zb_chunk_run *run)
+{
+    for (int i = 0; i < info->n_uses; i++) {
+        b->n_all += zb_param_elems(p, p->use_param[info->uses[i]]);
+    }
+    run->at_launch = send_grads;
+    run->at_arg = b;
 }
 
 /* Simulated devices are busy for as long as the plan says. */
@@ -389,14 +440,14 @@ enum zb_status zb_forward_step(struct zb_worker *w, int chunk, int mb)
     const struct zb_run_plan *p = w->s->plan;
     int v = zb_virt_of(p, w->stage, chunk);
     int is_first = w->is_gathering && chunk >= w->n_gathered;
+    struct by_piece b = by_piece(w, chunk, p->in.f_cost[v]);
     struct zb_chunk_run run;
-    struct by_layer b;
 
     ZB_TRY(take_input(w, chunk, mb, ZB_PASS_F));
     ZB_TRY(get_output(w, chunk, mb, ZB_PASS_F));
     run = make_run(w, chunk, mb, w->data);
     if (is_first) {
-        go_by_layer(w, chunk, p->in.f_cost[v], await_layer, &b, &run);
+        go_by_layer(&b, &p->info[v], &run);
         w->n_gathered = chunk + 1;
     } else {
         ZB_TRY(spend(w, p->in.f_cost[v]));
@@ -427,25 +478,99 @@ static enum zb_status backward_b(struct zb_worker *w, int chunk, int mb,
     return release_inputs(w, chunk, mb, ZB_PASS_B);
 }
 
+/* Whether the node that runs completes the gradients of its chunk, and they are
+ * then reduced. */
+static int is_tail(const struct zb_worker *w, int chunk)
+{
+    return w->reduces_early && w->at_node == w->tail[chunk].first;
+}
+
+/* What the last W's of a chunk work on; a B before them has the last one's
+ * microbatch. Returns how many they are. */
+static int make_tail_runs(struct zb_worker *w, int chunk)
+{
+    const struct zb_tail *t = &w->tail[chunk];
+    const struct zb_node *nd = &w->nodes->node[t->first];
+    int n = 0;
+
+    for (size_t k = 0; k < t->n; k++) {
+        if (nd[k].type != ZB_NODE_B) {
+            w->tail_run[n] =
+                make_run(w, chunk, nd[k].mb,
+                         w->tail_data + n * w->s->plan->n_data);
+            n++;
+        }
+    }
+    if (t->n > 1) {
+        w->ops->stream_mark(w->stream, t->name);
+    }
+    return n;
+}
+
+static enum zb_status release_tail(struct zb_worker *w, int chunk)
+{
+    const struct zb_tail *t = &w->tail[chunk];
+
+    for (size_t i = t->first; i < t->first + t->n; i++) {
+        const struct zb_node *nd = &w->nodes->node[i];
+
+        if (nd->type != ZB_NODE_W) {
+            ZB_TRY(release_inputs(w, chunk, nd->mb, ZB_PASS_B));
+        }
+        if (nd->type != ZB_NODE_B) {
+            ZB_TRY(release_inputs(w, chunk, nd->mb, ZB_PASS_W));
+        }
+    }
+    return ZB_OK;
+}
+
+/* The last W's of a chunk together. */
+static enum zb_status backward_tail(struct zb_worker *w, int chunk, double cost)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    const struct zb_chunk_info *info = &p->info[zb_virt_of(p, w->stage, chunk)];
+    int n = make_tail_runs(w, chunk);
+    struct by_piece b = by_piece(w, chunk, n * cost);
+
+    go_by_launch(&b, p, info, &w->tail_run[n - 1]);
+    ZB_TRY(zb_chunk_backward_weights(program(w, chunk), w->tail_run, n));
+    return release_tail(w, chunk);
+}
+
+/* The last B of the model's first chunk with them. */
+static enum zb_status backward_both(struct zb_worker *w, int chunk, int mb)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    int v = zb_virt_of(p, w->stage, chunk), n;
+    struct by_piece b;
+
+    ZB_TRY(take_input(w, chunk, mb, ZB_PASS_B));
+    n = make_tail_runs(w, chunk);
+    b = by_piece(w, chunk, p->in.b_cost[v] + n * p->in.w_cost[v]);
+    go_by_launch(&b, p, &p->info[v], &w->tail_run[n - 1]);
+    ZB_TRY(zb_chunk_backward_both(program(w, chunk), w->tail_run, n));
+    return release_tail(w, chunk);
+}
+
 /* `cost`: what a simulated device takes; 0 where it was spent before. */
 static enum zb_status backward_w(struct zb_worker *w, int chunk, int mb,
                                  double cost)
 {
-    struct zb_chunk_run run = make_run(w, chunk, mb, w->data);
-    struct by_layer b;
+    struct zb_chunk_run run;
 
-    if (w->reduces_early && w->at_node == w->last_w[chunk]) {
-        go_by_layer(w, chunk, cost, send_layer, &b, &run);
-    } else {
-        ZB_TRY(spend(w, cost));
+    if (is_tail(w, chunk)) {
+        return backward_tail(w, chunk, cost);
     }
+    run = make_run(w, chunk, mb, w->data);
+    ZB_TRY(spend(w, cost));
     ZB_TRY(zb_chunk_backward_weight(program(w, chunk), &run));
     return release_inputs(w, chunk, mb, ZB_PASS_W);
 }
 
 enum zb_status zb_backward_b_step(struct zb_worker *w, int chunk, int mb)
 {
-    return backward_b(w, chunk, mb, 0);
+    return is_tail(w, chunk) ? backward_both(w, chunk, mb)
+                             : backward_b(w, chunk, mb, 0);
 }
 
 enum zb_status zb_backward_w_step(struct zb_worker *w, int chunk, int mb)
@@ -474,6 +599,9 @@ enum zb_status zb_schedule_w(struct zb_worker *w, int chunk, int mb)
 
 static enum zb_status schedule_bw(struct zb_worker *w, int chunk, int mb)
 {
+    if (is_tail(w, chunk) && w->tail[chunk].has_b) {
+        return backward_both(w, chunk, mb);
+    }
     ZB_TRY(backward_b(w, chunk, mb, 1));
     return backward_w(w, chunk, mb, 0);
 }
@@ -511,34 +639,62 @@ static enum zb_status fail_in_node(struct zb_worker *w,
                       nd->mb);
 }
 
+/* How many nodes, from i on, run together. */
+static size_t n_together(const struct zb_worker *w,
+                         const struct zb_stage_nodes *nodes, size_t i)
+{
+    const struct zb_tail *t = &w->tail[nodes->node[i].chunk];
+
+    return nodes == w->nodes && w->reduces_early && i == t->first ? t->n : 1;
+}
+
+/* Each of n nodes that ran together took as long as the others. */
+static void share_time(struct zb_worker *w, size_t first, size_t n)
+{
+    int64_t ns = zb_now_ns() - w->began_ns;
+
+    for (size_t k = 0; k < n; k++) {
+        w->start_ns[first + k] = w->began_ns + ns * (int64_t)k / (int64_t)n;
+        w->end_ns[first + k] = w->began_ns + ns * (int64_t)(k + 1) / (int64_t)n;
+    }
+}
+
+/* Run node i and the n - 1 behind it, which go together. */
+static enum zb_status run_together(struct zb_worker *w,
+                              const struct zb_stage_nodes *nodes, size_t i,
+                              size_t n)
+{
+    const struct zb_node *nd = &nodes->node[i];
+    int is_timed = nodes == w->nodes;
+    int fails = is_timed && i <= w->fail_node && w->fail_node < i + n;
+    enum zb_status st;
+
+    atomic_store_explicit(&w->node, nd, memory_order_release);
+    w->at_node = is_timed ? i : ZB_NO_OFFSET;
+    w->ops->stream_mark(w->stream, is_timed ? w->node_name[i] : "forward only");
+    w->began_ns = zb_now_ns();
+    st = fails ? zb_fail(ZB_EDEVICE, "a failure was asked for")
+               : run_node[nd->type](w, nd->chunk, nd->mb);
+    if (is_timed) {
+        share_time(w, i, n);
+    }
+    if (st == ZB_OK && is_timed && w->reduces_early) {
+        st = zb_worker_progress(w);
+    }
+    return st == ZB_OK
+               ? ZB_OK
+               : fail_in_node(w, fails ? &nodes->node[w->fail_node] : nd, st);
+}
+
 enum zb_status zb_worker_run_nodes(struct zb_worker *w,
                                    const struct zb_stage_nodes *nodes)
 {
-    int is_timed = nodes == w->nodes;
+    for (size_t i = 0; i < nodes->n;) {
+        size_t n = n_together(w, nodes, i);
 
-    for (size_t i = 0; i < nodes->n; i++) {
-        const struct zb_node *nd = &nodes->node[i];
-        enum zb_status st;
-
-        atomic_store_explicit(&w->node, nd, memory_order_release);
-        w->at_node = is_timed ? i : ZB_NO_OFFSET;
-        w->ops->stream_mark(w->stream,
-                            is_timed ? w->node_name[i] : "forward only");
-        w->began_ns = zb_now_ns();
-        st = is_timed && i == w->fail_node
-                 ? zb_fail(ZB_EDEVICE, "a failure was asked for")
-                 : run_node[nd->type](w, nd->chunk, nd->mb);
-        if (is_timed) {
-            w->start_ns[i] = w->began_ns;
-            w->end_ns[i] = zb_now_ns();
-        }
-        if (st == ZB_OK && is_timed && w->reduces_early) {
-            st = zb_worker_progress(w);
-        }
-        if (st != ZB_OK) {
-            return fail_in_node(w, nd, st);
-        }
-        atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
+        ZB_TRY(run_together(w, nodes, i, n));
+        atomic_fetch_add_explicit(&w->progress, n, memory_order_relaxed);
+        i += n;
     }
     return ZB_OK;
 }

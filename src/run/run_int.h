@@ -60,8 +60,8 @@ const char *zb_region_str(enum zb_region r);
  * of: then kernels cut a parameter only where their vectors end. */
 #define ZB_SHARD_ALIGN 64
 
-/* Layers share a bucket until it has as many bytes: smaller messages would be
- * mostly latency. */
+/* Parameters share a bucket until it has as many bytes: smaller messages would
+ * be mostly latency. */
 #define ZB_BUCKET_BYTES (4 << 20)
 
 /* Parameters, flat, one after the other, cut into as many equal shards as there
@@ -70,7 +70,9 @@ const char *zb_region_str(enum zb_region r);
 struct zb_bucket {
     int chunk; /* local. -1: the bucket is a parameter with several uses,
                   complete after all of them */
-    int layer; /* whose part of the chunk's last W completes the gradients */
+    int done;  /* launch of the chunk's last W behind which all gradients are
+                  complete; see zb_chunk_info.use_done */
+    int layer; /* the first one that reads a parameter */
     int owner; /* stage that has the gradients: this one, but for a bucket of
                   a parameter that several stages hold */
     int n_sum; /* copies of the parameters in a tp group whose gradients are
@@ -358,6 +360,16 @@ struct zb_norm_part {
 /* The most of them that a device has. */
 int zb_most_norms(const struct zb_run_plan *p);
 
+/* The nodes of a chunk that complete its gradients: its last W and those that
+ * come right before it, which run together (a BW is alone). In the model's first
+ * chunk, where nobody waits for a B, so does the last B if it comes right before
+ * them. */
+struct zb_tail {
+    size_t first, n;
+    int has_b; /* `first` is a B, or a BW, whose W is to run with it */
+    char *name; /* for reports */
+};
+
 struct zb_worker {
     struct zb_session *s;
     int device, stage, column, dp, sp, tp;
@@ -405,7 +417,9 @@ struct zb_worker {
     int flags;
     zb_real *const *output;
     int *is_loaded;     /* [n_slots] whether the slot holds its microbatch */
-    size_t *last_w;     /* [n_chunk] node that completes the gradients */
+    struct zb_tail *tail; /* [n_chunk] */
+    struct zb_chunk_run *tail_run; /* [most of a tail] */
+    void **tail_data;              /* [most of a tail * n_data] */
     size_t at_node;     /* of the training stream; ZB_NO_OFFSET: none */
     int is_gathering;   /* parameters of the last update are not all here, */
     int n_gathered;     /* chunks that have begun a pass since */
@@ -584,13 +598,14 @@ enum zb_status zb_worker_to_side(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_from_side(struct zb_worker *w) ZB_CHECKED;
 
 /* grads.c: in the order of a step. Clear; reduce the buckets of a chunk that a
- * layer completed (ZB_ALL_LAYERS: all of the chunk, which may be -1); advance what is under way, without waiting; add the uses
- * of shared parameters (may be repeated); reduce what is left and wait: then
- * each rank has its shard (with zero_stage 0: all) of the sums. */
+ * launch of its last W completed (ZB_ALL_LAUNCHES: all of the chunk, which may
+ * be -1); advance what is under way, without waiting; add the uses of shared
+ * parameters (may be repeated); reduce what is left and wait: then each rank
+ * has its shard (with zero_stage 0: all) of the sums. */
 enum zb_status zb_worker_zero_grad(struct zb_worker *w) ZB_CHECKED;
-#define ZB_ALL_LAYERS (-1)
+#define ZB_ALL_LAUNCHES (-1)
 enum zb_status zb_worker_reduce_chunk(struct zb_worker *w, int chunk,
-                                      int layer) ZB_CHECKED;
+                                      int launch) ZB_CHECKED;
 enum zb_status zb_worker_progress(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_sum_uses(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_reduce_grads(struct zb_worker *w) ZB_CHECKED;

@@ -54,6 +54,74 @@ static enum zb_status place_tensors(struct zb_worker *w)
     return addresses(w, l->grad, p->n_uses, &w->grad);
 }
 
+/* The nodes that a chunk's last W is together with: in them no message is waited
+ * for, since all have come when the last B is over. */
+static void find_weights(const struct zb_stage_nodes *nodes, int chunk,
+                      struct zb_tail *t)
+{
+    for (size_t i = 0; i < nodes->n; i++) {
+        const struct zb_node *nd = &nodes->node[i];
+        int is_w = nd->type == ZB_NODE_W;
+
+        if (nd->chunk != chunk || (!is_w && nd->type != ZB_NODE_BW)) {
+            continue;
+        }
+        if (is_w && t->n > 0 && i == t->first + t->n &&
+            nodes->node[t->first].type == ZB_NODE_W) {
+            t->n++;
+        } else {
+            t->first = i;
+            t->n = 1;
+        }
+    }
+}
+
+static void find_tail(const struct zb_worker *w, int chunk, struct zb_tail *t)
+{
+    const struct zb_node *node = w->nodes->node, *before;
+
+    find_weights(w->nodes, chunk, t);
+    if (zb_virt_of(w->s->plan, w->stage, chunk) > 0 || t->n == 0) {
+        return;
+    }
+    t->has_b = node[t->first].type == ZB_NODE_BW;
+    if (t->has_b || t->first == 0) {
+        return;
+    }
+    before = &node[t->first - 1];
+    if (before->type == ZB_NODE_B && before->chunk == chunk &&
+        before->mb == node[t->first + t->n - 1].mb) {
+        t->has_b = 1;
+        t->first--;
+        t->n++;
+    }
+}
+
+static enum zb_status alloc_tails(struct zb_worker *w)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    size_t most = 1;
+
+    w->tail = zb_alloc_array((size_t)p->n_chunk, sizeof(*w->tail));
+    if (w->tail == NULL) {
+        return ZB_ENOMEM;
+    }
+    for (int k = 0; k < p->n_chunk; k++) {
+        struct zb_tail *t = &w->tail[k];
+
+        find_tail(w, k, t);
+        most = t->n > most ? t->n : most;
+        t->name = zb_format("stage %d last W chunk %d", w->stage, k);
+        if (t->name == NULL) {
+            return ZB_ENOMEM;
+        }
+    }
+    w->tail_run = zb_alloc_array(most, sizeof(*w->tail_run));
+    w->tail_data = zb_alloc_array(most * (size_t)p->n_data,
+                                  sizeof(*w->tail_data));
+    return w->tail_run == NULL || w->tail_data == NULL ? ZB_ENOMEM : ZB_OK;
+}
+
 static enum zb_status alloc_state(struct zb_worker *w)
 {
     const struct zb_run_plan *p = w->s->plan;
@@ -65,18 +133,12 @@ static enum zb_status alloc_state(struct zb_worker *w)
     w->start_ns = zb_alloc_array(w->nodes->n, sizeof(int64_t));
     w->end_ns = zb_alloc_array(w->nodes->n, sizeof(int64_t));
     w->node_name = zb_alloc_array(w->nodes->n, sizeof(char *));
-    w->last_w = zb_alloc_array((size_t)p->n_chunk, sizeof(*w->last_w));
     if (w->data == NULL || w->is_loaded == NULL || w->sumsq_host == NULL ||
-        w->start_ns == NULL || w->end_ns == NULL || w->node_name == NULL ||
-        w->last_w == NULL) {
+        w->start_ns == NULL || w->end_ns == NULL || w->node_name == NULL) {
         return ZB_ENOMEM;
     }
     for (size_t i = 0; i < w->nodes->n; i++) {
         const struct zb_node *nd = &w->nodes->node[i];
-
-        if (nd->type == ZB_NODE_W || nd->type == ZB_NODE_BW) {
-            w->last_w[nd->chunk] = i;
-        }
 
         w->node_name[i] =
             zb_format("stage %d %s chunk %d microbatch %d", w->stage,
@@ -85,7 +147,7 @@ static enum zb_status alloc_state(struct zb_worker *w)
             return ZB_ENOMEM;
         }
     }
-    return ZB_OK;
+    return alloc_tails(w);
 }
 
 static enum zb_status join_channels(struct zb_worker *w)
@@ -173,7 +235,12 @@ static void free_host_state(struct zb_worker *w)
     zb_free(w->norm);
     zb_free(w->is_loaded);
     zb_free(w->data);
-    zb_free(w->last_w);
+    for (int k = 0; w->tail != NULL && k < w->s->plan->n_chunk; k++) {
+        zb_free(w->tail[k].name);
+    }
+    zb_free(w->tail_data);
+    zb_free(w->tail_run);
+    zb_free(w->tail);
     zb_free(w->grad);
     zb_free(w->value);
     zb_free(w->konst);

@@ -19,6 +19,9 @@ struct block {
     size_t bytes;
 };
 
+/* Whose W's run together. */
+#define RIG_MAX_MICRO 16
+
 struct rig {
     const struct zb_graph *g;
     const struct rig_batch *batch;
@@ -33,6 +36,8 @@ struct rig {
     struct block *scratch; /* [chunk] */
     struct block *param, *grad, *consts, *data, *sample, *loss;
     void **param_ptr, **grad_ptr, **consts_ptr;
+    zb_real **early; /* [n_uses] gradients when they were said to be complete */
+    int hook_chunk;
     void **data_ptr; /* [micro][n_data] */
 };
 
@@ -240,6 +245,7 @@ static void open_params(struct rig *k, zb_real *const *params)
     k->param_ptr = calloc((size_t)n + 1, sizeof(void *));
     k->grad = calloc((size_t)n_uses + 1, sizeof(*k->grad));
     k->grad_ptr = calloc((size_t)n_uses + 1, sizeof(void *));
+    k->early = calloc((size_t)n_uses + 1, sizeof(*k->early));
     k->consts = calloc((size_t)n_consts + 1, sizeof(*k->consts));
     k->consts_ptr = calloc((size_t)n_consts + 1, sizeof(void *));
     for (int p = 0; p < n; p++) {
@@ -540,6 +546,68 @@ static void weight(struct rig *k, int c, int m, double scale)
     poison(k, space(k, c, m, ZB_SPACE_BW));
 }
 
+/* Keep the gradients that are complete, to be compared with those at the end. */
+static enum zb_status keep_complete(void *arg, int launch)
+{
+    struct rig *k = arg;
+    struct zb_chunk_info info = zb_chunk_info(k->chunk[k->hook_chunk]);
+
+    for (int i = 0; i < info.n_uses; i++) {
+        int u = info.uses[i];
+
+        if (info.use_done[i] == launch && k->grad[u].bytes > 0) {
+            free(k->early[u]);
+            k->early[u] = malloc(k->grad[u].bytes);
+            read_back(k, &k->grad[u], k->early[u]);
+        }
+    }
+    return ZB_OK;
+}
+
+static void expect_complete(struct rig *k)
+{
+    for (int u = 0; u < zb_graph_n_uses(k->g); u++) {
+        void *now = k->early[u] != NULL ? malloc(k->grad[u].bytes) : NULL;
+
+        if (now != NULL) {
+            read_back(k, &k->grad[u], now);
+            CU_ASSERT_EQUAL(memcmp(now, k->early[u], k->grad[u].bytes), 0);
+        }
+        free(now);
+        free(k->early[u]);
+    }
+    free(k->early);
+}
+
+static void weights_together(struct rig *k, int c, double scale)
+{
+    struct zb_chunk_run run[RIG_MAX_MICRO];
+
+    CU_ASSERT_FATAL(k->n_micro <= RIG_MAX_MICRO);
+    for (int m = 0; m < k->n_micro; m++) {
+        run[m] = run_of(k, c, m, scale);
+    }
+    k->hook_chunk = c;
+    run[k->n_micro - 1].at_launch = keep_complete;
+    run[k->n_micro - 1].at_arg = k;
+    ZBT_OK(zb_chunk_backward_weights(k->chunk[c], run, k->n_micro));
+}
+
+static void backward_both(struct rig *k, int c, int m, double scale)
+{
+    struct zb_chunk_run run = run_of(k, c, m, scale);
+
+    k->hook_chunk = c;
+    run.at_launch = keep_complete;
+    run.at_arg = k;
+    ZBT_OK(zb_chunk_backward_both(k->chunk[c], &run, 1));
+    sync(k);
+    if (c > 0) {
+        hand_over(k, space(k, c, m, ZB_SPACE_DOUT),
+                  space(k, c - 1, m, ZB_SPACE_DIN));
+    }
+}
+
 static void run_all(struct rig *k, double scale, struct rig_result *r)
 {
     int n = k->o->n_chunks;
@@ -551,17 +619,25 @@ static void run_all(struct rig *k, double scale, struct rig_result *r)
     }
     for (int m = 0; !k->o->no_backward && m < k->n_micro; m++) {
         for (int c = n - 1; c >= 0; c--) {
+            if (k->o->w_order == RIG_W_WITH_B) {
+                backward_both(k, c, m, scale);
+                continue;
+            }
             backward(k, c, m, scale);
-            if (!k->o->w_last) {
+            if (k->o->w_order == RIG_W_AFTER_B) {
                 weight(k, c, m, scale);
             }
         }
     }
-    for (int m = 0; !k->o->no_backward && k->o->w_last && m < k->n_micro; m++) {
-        for (int c = 0; c < n; c++) {
+    for (int c = 0; !k->o->no_backward && c < n; c++) {
+        for (int m = 0; k->o->w_order == RIG_W_LAST && m < k->n_micro; m++) {
             weight(k, c, m, scale);
         }
+        if (k->o->w_order == RIG_W_TOGETHER) {
+            weights_together(k, c, scale);
+        }
     }
+    expect_complete(k);
 }
 
 static void collect(struct rig *k, double scale, struct rig_result *r)

@@ -26,6 +26,14 @@ struct rig_batch {
     const void *const *data;
 };
 
+enum rig_w_order {
+    RIG_W_AFTER_B,  /* each after its B */
+    RIG_W_LAST,     /* every W after the last B */
+    RIG_W_TOGETHER, /* the same, a chunk's W's launch by launch */
+    RIG_W_WITH_B,   /* layer by layer with its B */
+    RIG_N_W_ORDERS
+};
+
 struct rig_opts {
     const char *backend; /* NULL: cpu */
     int n_threads;       /* 0: 1 */
@@ -34,7 +42,7 @@ struct rig_opts {
     int n_micro;         /* 0: 1 */
     const int *rows;     /* [n_micro]; NULL: equal parts */
     enum zb_recompute recompute;
-    int w_last;          /* 1: every W after the last B */
+    enum rig_w_order w_order;
     int no_backward;
     int is_eval;
     uint64_t seed, step, delay_seed;

@@ -336,7 +336,7 @@ static void check_cuts(unsigned long long seed, const char *backend)
         random_cut(&rng, zb_graph_n_layers(g), n_chunks[i], first);
         o.n_chunks = n_chunks[i];
         o.first = first;
-        o.w_last = i % 2 == 1;
+        o.w_order = (enum rig_w_order)((seed + i) % RIG_N_W_ORDERS);
         o.delay_seed = seed;
         o.recompute = (enum zb_recompute)((seed + i) % 3);
         rig_run(g, params, &f.batch, &o, &cut);

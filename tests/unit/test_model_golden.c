@@ -72,7 +72,7 @@ static void check_case(const char *name, int n_chunks, int n_micro, int w_last,
             .n_chunks = n_chunks,
             .first = first,
             .n_micro = n_micro,
-            .w_last = w_last,
+            .w_order = w_last ? RIG_W_LAST : RIG_W_AFTER_B,
             .recompute = recompute,
         };
 

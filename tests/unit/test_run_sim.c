@@ -176,6 +176,92 @@ static void named_planners_run_on_64_stages_as_planned(void)
     zb_model_free(model);
 }
 
+/* ---- gradients on their way -------------------------------------------------- */
+
+#define STEPS 3
+
+/* One step after the other; the clock of each device at the end. */
+static double steps_ns(const struct zb_model *model, const struct setting *t,
+                       double link_ns_per_byte, int is_late)
+{
+    struct zb_session_opts o = ru_opts(t->p, t->m, 2 * t->m);
+    struct zb_session *s = NULL;
+    struct zb_step_result res;
+    struct ru_batch b;
+    int64_t last = 0;
+
+    o.backend = "sim";
+    o.planner = t->planner;
+    o.n_dp = 2;
+    o.cut = ZB_CUT_UNIFORM;
+    o.f_cost = &t->f;
+    o.b_cost = &t->b;
+    o.w_cost = &t->w;
+    o.n_costs = 1;
+    o.sim_ns_per_cost = NS_PER_COST;
+    o.sim_link_ns_per_byte = link_ns_per_byte;
+    o.overlap_reduce = !is_late;
+    o.overlap_gather = 0; /* takes the same with either */
+    ru_batch_init(&b, 2 * t->m, RU_SEQ, 1);
+    ZBT_OK(zb_session_new(model, &o, &s));
+    for (int i = 0; i < STEPS; i++) {
+        ZBT_OK(zb_train_step(s, &b.in, 1e-3, &res));
+    }
+    for (int i = 0; i < s->plan->n_devices; i++) {
+        int64_t ns = zb_sim_clock_ns(s->worker[i].stream);
+
+        last = ns > last ? ns : last;
+    }
+    zb_session_free(s);
+    ru_batch_release(&b);
+    return (double)last;
+}
+
+/* Large enough for a bucket to be one matrix. */
+static struct zb_model *wide_model(void)
+{
+    static const struct zb_model_key key[] = {
+        {"model_type", "llama", 0},           {"vocab_size", "64", 0},
+        {"hidden_size", "1024", 0},           {"intermediate_size", "2816", 0},
+        {"num_hidden_layers", "16", 0},       {"num_attention_heads", "8", 0},
+        {"max_position_embeddings", "32", 0},
+    };
+    const struct zb_model_opts opts = {.max_seq = RU_SEQ, .init_std = -1};
+    struct zb_model *m = NULL;
+
+    ZBT_OK(zb_model_from_keys(key, ZB_COUNT_OF(key), "wide", &opts, &m));
+    return m;
+}
+
+/* Of what a reduction of 5 % of a step's compute adds to a step when it comes
+ * at its end, at least 80 % is gone where it overlaps. */
+static void most_of_the_reduction_hides(void)
+{
+    static const struct setting setting[] = {
+        {"zbv", 2, 4, 1, 1, 1, 0},
+        {"zbv", 4, 8, 1, 1, 1, 0},
+        {"1f1b", 2, 4, 2, 2, 2, 0},
+        {"1f1b", 4, 8, 2, 2, 2, 0},
+    };
+    struct zb_model *model = wide_model();
+
+    for (size_t i = 0; i < ZB_COUNT_OF(setting); i++) {
+        const struct setting *t = &setting[i];
+        double layer = (1024.0 * 1024 * 4 + 1024.0 * 2816 * 3) *
+                       sizeof(zb_real);
+        double per_byte = 0.05 * 6 * t->m * NS_PER_COST / (16 * layer / t->p);
+        double none = steps_ns(model, t, 0, 0);
+        double late = steps_ns(model, t, per_byte, 1);
+        double both = steps_ns(model, t, per_byte, 0);
+
+        printf("%s p %d: %.0f alone, %.0f at the end, %.0f hidden\n",
+               t->planner, t->p, none, late, both);
+        CU_ASSERT(late - both >= 0.8 * STEPS * 0.05 * 6 * t->m * NS_PER_COST);
+        CU_ASSERT(both >= none);
+    }
+    zb_model_free(model);
+}
+
 /* All that a step and an evaluation hand back is 0, on devices whose memory no
  * machine has. */
 static void values_are_zero_and_memory_is_only_counted(void)
@@ -259,6 +345,7 @@ int main(void)
         ZBT_CASE(every_node_of_a_few_stages_ends_when_planned),
         ZBT_CASE(every_node_of_many_stages_ends_when_planned),
         ZBT_CASE(named_planners_run_on_64_stages_as_planned),
+        ZBT_CASE(most_of_the_reduction_hides),
         ZBT_CASE(values_are_zero_and_memory_is_only_counted),
         ZBT_CASE(step_that_would_take_hours_is_refused),
         ZBT_CASE(failing_allocation_of_a_session_unwinds),
