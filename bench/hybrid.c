@@ -10,26 +10,29 @@
  * A chunk's F, B and W take UNIT_US each; a stage of 1f1b has two of them in
  * one. M = 2 pp microbatches for each replica. Reducing a stage's gradients
  * takes PERCENT of the compute of a step, and so does gathering parameters.
+ * Both are a part of each step: a step reduces, updates, and begins to gather, which
+ * the next step waits for. The gains are those of whole steps.
+ *
+ * Of the overlap there are four times of a step: `free`, where a byte takes no
+ * time; `late`, where all is reduced behind the last pass and all is gathered
+ * before the first; then with only one of the two late. "Each way" is half of
+ * what `late` is above `free`; what is hidden of a reduction is the part of that
+ * by which a step is shorter when reducing (but not gathering) overlaps, and
+ * the same the other way round. "Left" is what a step with both overlapped
+ * takes more than a free one.
+ *
+ * On a simulated device a reduction begins when all ranks have their gradients
+ * and the device's side stream is free, as on one whose host runs ahead; it
+ * takes nothing from the compute stream.
  */
 #include "config.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
-#include "zb/machine.h"
-#include "zb/mem.h"
+#include "sim_steps.h"
 #include "zb/model.h"
-#include "zb/run.h"
-#include "zb/thread.h"
 
 #define SEQ 16
-#define STEPS_MAX 99
-
-struct setup {
-    double unit_us, percent;
-    int n_steps;
-};
 
 struct grid {
     const char *name;
@@ -62,67 +65,25 @@ static enum zb_status make_model(int sp, struct zb_model **m_out)
     return zb_model_from_keys(key, ZB_COUNT_OF(key), "hybrid", &opts, m_out);
 }
 
-static enum zb_status open_session(const struct setup *u, const struct grid *g,
-                                   const char *planner, const struct link *l,
+static enum zb_status open_session(const struct sim_setup *u,
+                                   const struct grid *g, const char *planner,
+                                   const struct link *l,
                                    const struct zb_model *model,
                                    struct zb_session **s_out)
 {
     struct zb_session_opts o;
-    enum zb_placement placement;
-    int n_chunks;
     double cost;
 
-    ZB_TRY(zb_planner_shape(planner, &placement, &n_chunks));
-    cost = 2.0 / n_chunks;
-    zb_session_opts_init(&o);
-    o.backend = "sim";
-    o.planner = planner;
-    o.n_stages = g->pp;
-    o.n_dp = g->dp;
-    o.n_micro = 2 * g->pp;
-    o.max_rows = o.n_micro * g->dp;
+    ZB_TRY(sim_session_opts(u, planner, g->pp, 2 * g->pp, g->dp, &cost, &o));
     o.max_seq = SEQ;
     o.cut = ZB_CUT_UNIFORM;
-    o.f_cost = o.b_cost = o.w_cost = &cost;
-    o.n_costs = 1;
-    o.sim_ns_per_cost = 1e3 * u->unit_us;
     o.sim_link_ns_per_byte = l->ns_per_byte;
     o.overlap_reduce = !l->reduces_late;
     o.overlap_gather = !l->gathers_late;
     return zb_session_new(model, &o, s_out);
 }
 
-/* Median time of a step, each begun when the one before is done. */
-static enum zb_status time_steps(const struct setup *u, const struct grid *g,
-                                 struct zb_session *s, double *ms_out)
-{
-    int64_t rows = (int64_t)2 * g->pp * g->dp;
-    int32_t *ids = zb_alloc_array((size_t)(rows * SEQ), sizeof(*ids));
-    int64_t *sample = zb_alloc_array((size_t)rows, sizeof(*sample));
-    const void *field[] = {ids, ids};
-    const struct zb_step_input in = {
-        .n_rows = rows, .seq_len = SEQ, .field = field, .sample = sample};
-    struct zb_step_result res = {.loss = 0};
-    double ms[STEPS_MAX];
-    enum zb_status st = ids == NULL || sample == NULL ? ZB_ENOMEM : ZB_OK;
-
-    for (int i = -1; i < u->n_steps && st == ZB_OK; i++) {
-        int64_t begin = zb_now_ns();
-
-        st = zb_train_step(s, &in, 1e-3, &res);
-        if (i >= 0) {
-            ms[i] = (double)(zb_now_ns() - begin) * 1e-6;
-        }
-    }
-    if (st == ZB_OK) {
-        *ms_out = zb_median(ms, (size_t)u->n_steps);
-    }
-    zb_free(sample);
-    zb_free(ids);
-    return st;
-}
-
-static enum zb_status run_case(const struct setup *u, const struct grid *g,
+static enum zb_status run_case(const struct sim_setup *u, const struct grid *g,
                                const char *planner, const struct link *l,
                                double *ms_out)
 {
@@ -134,7 +95,7 @@ static enum zb_status run_case(const struct setup *u, const struct grid *g,
         st = open_session(u, g, planner, l, model, &s);
     }
     if (st == ZB_OK) {
-        st = time_steps(u, g, s, ms_out);
+        st = sim_time_steps(u, s, (int64_t)2 * g->pp * g->dp, SEQ, 1, ms_out);
     }
     zb_session_free(s);
     zb_model_free(model);
@@ -150,7 +111,7 @@ static double stage_bytes(const struct grid *g)
 }
 
 /* Time of a byte so that a stage's reduction takes the asked part of a step. */
-static struct link link_of(const struct setup *u, const struct grid *g)
+static struct link link_of(const struct sim_setup *u, const struct grid *g)
 {
     double step_ns = 2.0 * 2 * g->pp * 3 * 1e3 * u->unit_us;
     int n = g->sp * g->dp;
@@ -161,7 +122,7 @@ static struct link link_of(const struct setup *u, const struct grid *g)
     };
 }
 
-static enum zb_status compare_schedules(const struct setup *u,
+static enum zb_status compare_schedules(const struct sim_setup *u,
                                         const struct grid *g)
 {
     struct link l = link_of(u, g);
@@ -178,35 +139,54 @@ static enum zb_status compare_schedules(const struct setup *u,
     return ZB_OK;
 }
 
-/* What is hidden of a reduction: of the time that it takes alone, that by which
- * a step is shorter when it overlaps. */
-static enum zb_status compare_overlap(const struct setup *u,
+/* The times of a step that the header tells of. */
+struct times {
+    double free, late, reduces, gathers, both;
+};
+
+static enum zb_status take_times(const struct sim_setup *u,
+                                 const struct grid *g, const char *planner,
+                                 struct times *t)
+{
+    const double ns = link_of(u, g).ns_per_byte;
+    const struct {
+        struct link link;
+        double *ms;
+    } row[] = {
+        {{0, 0, 0}, &t->free},     {{ns, 1, 1}, &t->late},
+        {{ns, 0, 1}, &t->reduces}, {{ns, 1, 0}, &t->gathers},
+        {{ns, 0, 0}, &t->both},
+    };
+
+    for (size_t i = 0; i < ZB_COUNT_OF(row); i++) {
+        ZB_TRY(run_case(u, g, planner, &row[i].link, row[i].ms));
+    }
+    return ZB_OK;
+}
+
+static enum zb_status compare_overlap(const struct sim_setup *u,
                                       const struct grid *g)
 {
     static const char *const planner[] = {"1f1b", "zbv"};
 
     for (size_t i = 0; i < ZB_COUNT_OF(planner); i++) {
-        struct link l = link_of(u, g);
-        double alone = l.ns_per_byte * stage_bytes(g) * 1e-6;
-        double both, reduced_late, gathered_late;
+        struct times t = {0, 0, 0, 0, 0};
+        double each;
 
-        ZB_TRY(run_case(u, g, planner[i], &l, &both));
-        l.reduces_late = 1;
-        ZB_TRY(run_case(u, g, planner[i], &l, &reduced_late));
-        l.reduces_late = 0;
-        l.gathers_late = 1;
-        ZB_TRY(run_case(u, g, planner[i], &l, &gathered_late));
-        printf("%d devices  %-6s pp %d dp %d  %-5s step %8.2f ms, each way "
-               "%6.2f ms  hidden: reduction %5.1f %%, gathering %5.1f %%\n",
-               g->pp * g->dp, g->name, g->pp, g->dp, planner[i], both, alone,
-               100 * (reduced_late - both) / alone,
-               100 * (gathered_late - both) / alone);
+        ZB_TRY(take_times(u, g, planner[i], &t));
+        each = (t.late - t.free) / 2;
+        printf("%d devices  %-6s pp %d dp %d  %-5s free %8.2f ms, each way "
+               "%6.2f ms  hidden: reduction %5.1f %%, gathering %5.1f %%  left "
+               "%5.2f ms\n",
+               g->pp * g->dp, g->name, g->pp, g->dp, planner[i], t.free, each,
+               100 * (t.late - t.reduces) / each,
+               100 * (t.late - t.gathers) / each, t.both - t.free);
         fflush(stdout);
     }
     return ZB_OK;
 }
 
-static enum zb_status run_all(const struct setup *u)
+static enum zb_status run_all(const struct sim_setup *u)
 {
     static const struct grid grid[] = {
         {"pp", 4, 1, 1},    {"sp+pp", 2, 2, 1}, {"dp+pp", 2, 1, 2},
@@ -224,29 +204,9 @@ static enum zb_status run_all(const struct setup *u)
 
 int main(int argc, char **argv)
 {
-    struct setup u = {.unit_us = 4000, .percent = 5, .n_steps = 5};
-    int c;
+    struct sim_setup u = {.unit_us = 4000, .percent = 5, .n_steps = 5};
 
-    while ((c = getopt(argc, argv, "u:n:r:")) != -1) {
-        switch (c) {
-        case 'u':
-            u.unit_us = atof(optarg);
-            break;
-        case 'n':
-            u.n_steps = atoi(optarg);
-            break;
-        case 'r':
-            u.percent = atof(optarg);
-            break;
-        default:
-            return 2;
-        }
-    }
-    if (u.unit_us <= 0 || u.n_steps < 1 || u.n_steps > STEPS_MAX ||
-        u.percent < 0) {
-        fprintf(stderr, "hybrid: UNIT_US above 0, 1 to %d STEPS, PERCENT of 0 "
-                        "or more\n",
-                STEPS_MAX);
+    if (sim_options(argc, argv, "hybrid", "u:n:r:", &u) != 0) {
         return 2;
     }
     if (run_all(&u) != ZB_OK) {

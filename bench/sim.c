@@ -15,20 +15,14 @@
 #include "config.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
-#include "zb/mem.h"
+#include "sim_steps.h"
 #include "zb/model.h"
-#include "zb/run.h"
-#include "zb/thread.h"
 
 #define SEQ 8
-#define STEPS_MAX 99
 
 struct setup {
-    double unit_us;
-    int n_steps;
+    struct sim_setup sim;
     const struct zb_model *model;
 };
 
@@ -49,78 +43,23 @@ static enum zb_status make_model(struct zb_model **m_out)
     return zb_model_from_keys(key, ZB_COUNT_OF(key), "sim", &opts, m_out);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
-static enum zb_status time_steps(const struct setup *u, struct zb_session *s,
-                                 const struct zb_step_input *in,
-                                 double *median_out)
-{
-    double ms[STEPS_MAX];
-    struct zb_step_result res = {.loss = 0};
-
-    ZB_TRY(zb_forward_backward_step(s, in, 0, &res)); /* warm up */
-    for (int i = 0; i < u->n_steps; i++) {
-        int64_t begin = zb_now_ns();
-
-        ZB_TRY(zb_forward_backward_step(s, in, 0, &res));
-        ms[i] = (double)(zb_now_ns() - begin) * 1e-6;
-    }
-    qsort(ms, (size_t)u->n_steps, sizeof(*ms), by_value);
-    *median_out = ms[u->n_steps / 2];
-    return ZB_OK;
-}
-
-/* 1f1b has one chunk per stage, a V two. */
-static enum zb_status open_session(const struct setup *u, const char *planner,
-                                   int p, int m, struct zb_session **s_out)
-{
-    struct zb_session_opts o;
-    enum zb_placement placement;
-    int n_chunks;
-    double cost;
-
-    ZB_TRY(zb_planner_shape(planner, &placement, &n_chunks));
-    cost = 2.0 / n_chunks;
-    zb_session_opts_init(&o);
-    o.backend = "sim";
-    o.planner = planner;
-    o.n_stages = p;
-    o.n_micro = m;
-    o.max_rows = m;
-    o.max_seq = SEQ;
-    o.f_cost = o.b_cost = o.w_cost = &cost;
-    o.n_costs = 1;
-    o.sim_ns_per_cost = 1e3 * u->unit_us;
-    return zb_session_new(u->model, &o, s_out);
-}
-
 static enum zb_status run_case(const struct setup *u, const char *planner,
                                int p, int m, struct outcome *r)
 {
-    int32_t *ids = zb_alloc_array((size_t)m * SEQ, sizeof(*ids));
-    int64_t *sample = zb_alloc_array((size_t)m, sizeof(*sample));
-    const void *field[] = {ids, ids};
-    const struct zb_step_input in = {
-        .n_rows = m, .seq_len = SEQ, .field = field, .sample = sample};
+    struct zb_session_opts o;
     struct zb_session *s = NULL;
-    enum zb_status st = ZB_ENOMEM;
+    double cost;
+    enum zb_status st;
 
-    if (ids != NULL && sample != NULL) {
-        st = open_session(u, planner, p, m, &s);
-    }
+    ZB_TRY(sim_session_opts(&u->sim, planner, p, m, 1, &cost, &o));
+    o.max_seq = SEQ;
+    st = zb_session_new(u->model, &o, &s);
     if (st == ZB_OK) {
         r->planned_ms =
-            zb_session_schedule(s)->makespan * u->unit_us * 1e-3;
-        st = time_steps(u, s, &in, &r->ran_ms);
+            zb_session_schedule(s)->makespan * u->sim.unit_us * 1e-3;
+        st = sim_time_steps(&u->sim, s, m, SEQ, 0, &r->ran_ms);
     }
     zb_session_free(s);
-    zb_free(sample);
-    zb_free(ids);
     return st;
 }
 
@@ -158,9 +97,10 @@ static enum zb_status compare_schedules(const struct setup *u)
     return ZB_OK;
 }
 
-static enum zb_status run_all(const struct setup *u, int only)
+static enum zb_status run_all(const struct setup *u)
 {
     static const int stages[] = {4, 8, 16, 64};
+    int only = u->sim.stages;
 
     for (size_t i = 0; i < ZB_COUNT_OF(stages); i++) {
         if (only == 0 || only == stages[i]) {
@@ -172,34 +112,17 @@ static enum zb_status run_all(const struct setup *u, int only)
 
 int main(int argc, char **argv)
 {
-    struct setup u = {.unit_us = 2000, .n_steps = 5};
+    struct setup u = {.sim = {.unit_us = 2000, .n_steps = 5}};
     struct zb_model *model = NULL;
-    int c, only = 0;
     enum zb_status st;
 
-    while ((c = getopt(argc, argv, "u:n:p:")) != -1) {
-        switch (c) {
-        case 'u':
-            u.unit_us = atof(optarg);
-            break;
-        case 'n':
-            u.n_steps = atoi(optarg);
-            break;
-        case 'p':
-            only = atoi(optarg);
-            break;
-        default:
-            return 2;
-        }
-    }
-    if (u.unit_us <= 0 || u.n_steps < 1 || u.n_steps > STEPS_MAX) {
-        fprintf(stderr, "sim: UNIT_US above 0, 1 to %d STEPS\n", STEPS_MAX);
+    if (sim_options(argc, argv, "sim", "u:n:p:", &u.sim) != 0) {
         return 2;
     }
     st = make_model(&model);
     u.model = model;
     if (st == ZB_OK) {
-        st = run_all(&u, only);
+        st = run_all(&u);
     }
     zb_model_free(model);
     if (st != ZB_OK) {

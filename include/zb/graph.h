@@ -461,8 +461,8 @@ enum zb_status zb_chunk_backward_weights(const struct zb_chunk *c,
                                          int n) ZB_CHECKED;
 
 /* B of the last of n microbatches and W of all, layer by layer: W of a layer,
- * as above, follows its B, so that gradients are complete from early on. DOUT is
- * complete at the end. */
+ * as above, follows its B, so that gradients are complete from early on. DOUT
+ * is complete at the end. */
 enum zb_status zb_chunk_backward_both(const struct zb_chunk *c,
                                       const struct zb_chunk_run *run,
                                       int n) ZB_CHECKED;

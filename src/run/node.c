@@ -655,7 +655,8 @@ static void share_time(struct zb_worker *w, size_t first, size_t n)
 
     for (size_t k = 0; k < n; k++) {
         w->start_ns[first + k] = w->began_ns + ns * (int64_t)k / (int64_t)n;
-        w->end_ns[first + k] = w->began_ns + ns * (int64_t)(k + 1) / (int64_t)n;
+        w->end_ns[first + k] =
+            w->began_ns + ns * (int64_t)(k + 1) / (int64_t)n;
     }
 }
 

@@ -361,9 +361,9 @@ struct zb_norm_part {
 int zb_most_norms(const struct zb_run_plan *p);
 
 /* The nodes of a chunk that complete its gradients: its last W and those that
- * come right before it, which run together (a BW is alone). In the model's first
- * chunk, where nobody waits for a B, so does the last B if it comes right before
- * them. */
+ * come right before it, which run together (a BW is alone). In the model's
+ * first chunk, where nobody waits for a B, so does the last B if it comes right
+ * before them. */
 struct zb_tail {
     size_t first, n;
     int has_b; /* `first` is a B, or a BW, whose W is to run with it */

@@ -54,8 +54,8 @@ static enum zb_status place_tensors(struct zb_worker *w)
     return addresses(w, l->grad, p->n_uses, &w->grad);
 }
 
-/* The nodes that a chunk's last W is together with: in them no message is waited
- * for, since all have come when the last B is over. */
+/* The nodes that a chunk's last W is together with: in them no message is
+ * waited for, since all have come when the last B is over. */
 static void find_weights(const struct zb_stage_nodes *nodes, int chunk,
                       struct zb_tail *t)
 {

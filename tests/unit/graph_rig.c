@@ -546,7 +546,7 @@ static void weight(struct rig *k, int c, int m, double scale)
     poison(k, space(k, c, m, ZB_SPACE_BW));
 }
 
-/* Keep the gradients that are complete, to be compared with those at the end. */
+/* Keep the gradients that are complete, to be compared with the final ones. */
 static enum zb_status keep_complete(void *arg, int launch)
 {
     struct rig *k = arg;

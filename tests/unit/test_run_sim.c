@@ -176,7 +176,7 @@ static void named_planners_run_on_64_stages_as_planned(void)
     zb_model_free(model);
 }
 
-/* ---- gradients on their way -------------------------------------------------- */
+/* ---- gradients on their way ---------------------------------------------- */
 
 #define STEPS 3
 
