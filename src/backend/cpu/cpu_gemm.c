@@ -133,6 +133,47 @@ static enum zb_status product(struct zb_device *dev, const struct zb_k_gemm *p)
 
 #endif
 
+/* ---- for the thread sanitizer -------------------------------------------- */
+
+#if defined(__SANITIZE_THREAD__)
+
+void __tsan_read_range(void *first, unsigned long n_bytes);
+void __tsan_write_range(void *first, unsigned long n_bytes);
+
+static void touch(const void *x, enum zb_dtype dtype, int64_t rows,
+                  int64_t cols, int64_t ld,
+                  void (*fn)(void *first, unsigned long n_bytes))
+{
+    size_t bytes = zb_dtype_bytes(dtype);
+
+    for (int64_t r = 0; r < rows && cols > 0; r++) {
+        fn((char *)(uintptr_t)x + (size_t)(r * ld) * bytes,
+           (size_t)cols * bytes);
+    }
+}
+
+/* A library's own accesses are invisible. */
+static void touch_operands(const struct zb_k_gemm *p)
+{
+    touch(p->a, p->dtype, p->trans_a ? p->k : p->m, p->trans_a ? p->m : p->k,
+          p->lda, __tsan_read_range);
+    touch(p->b, p->dtype, p->trans_b ? p->n : p->k, p->trans_b ? p->k : p->n,
+          p->ldb, __tsan_read_range);
+    touch(p->bias, p->dtype, p->bias != NULL, p->n, 0, __tsan_read_range);
+    touch(p->c, p->c_dtype, p->m, p->n, p->ldc, __tsan_write_range);
+}
+
+#else
+
+static void touch_operands(const struct zb_k_gemm *p)
+{
+    (void)p;
+}
+
+#endif
+
+/* ---- the kernel ---------------------------------------------------------- */
+
 static enum zb_status check(const struct zb_k_gemm *p)
 {
     ZB_TRY(zb_cpu_check_type(p->dtype));
@@ -158,6 +199,7 @@ enum zb_status zb_cpu_gemm(struct zb_device *dev, const void *params)
         return ZB_OK;
     }
     ZB_TRY(check(p));
+    touch_operands(p);
     if (p->dtype != ZB_DTYPE_REAL) {
         return zb_cpu_gemm16(dev, p);
     }
