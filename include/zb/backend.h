@@ -90,8 +90,10 @@ struct zb_backend_ops {
                                 const char *what, void **ptr_out);
     void (*mem_free)(struct zb_device *dev, void *ptr);
 
-    /* Bytes that mem_alloc() has given and mem_free() has not taken back. */
+    /* Bytes that mem_alloc() has given and mem_free() has not taken back: now,
+     * and the most there were at any time. */
     size_t (*mem_bytes)(const struct zb_device *dev);
+    size_t (*mem_peak_bytes)(const struct zb_device *dev);
 
     enum zb_status (*stream_new)(struct zb_device *dev, const char *name,
                                  struct zb_stream **stream_out);

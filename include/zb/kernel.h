@@ -471,7 +471,8 @@ struct zb_k_fill_normal {
     int64_t n, first;
     uint64_t seed, key;
     double mean, std;
-    zb_real *y;
+    enum zb_dtype dtype;
+    void *y;
 };
 
 /* AdamW (Loshchilov and Hutter 2019): g = grad_scale * grad;

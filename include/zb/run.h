@@ -235,7 +235,8 @@ enum zb_status zb_session_get_grad(struct zb_session *s, int param,
 enum zb_status zb_session_dump_grads(struct zb_session *s, const char *path,
                                      double loss) ZB_CHECKED;
 
-/* Bytes of device memory of a stage: as planned, and as really allocated. */
+/* Bytes of device memory of a stage: as planned, and the most that was ever
+ * allocated on one of its devices. */
 size_t zb_session_planned_bytes(const struct zb_session *s, int stage);
 size_t zb_session_allocated_bytes(const struct zb_session *s, int stage);
 

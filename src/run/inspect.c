@@ -53,7 +53,7 @@ size_t zb_session_allocated_bytes(const struct zb_session *s, int stage)
     size_t most = 0;
 
     for (int c = 0; c < s->plan->n_columns; c++) {
-        size_t bytes = s->worker[zb_device_of(s->plan, stage, c)].arena_bytes;
+        size_t bytes = s->worker[zb_device_of(s->plan, stage, c)].peak_bytes;
 
         most = bytes > most ? bytes : most;
     }

@@ -11,20 +11,22 @@
 #include "zb/mem.h"
 
 enum zb_status zb_fill(const struct zb_backend_ops *ops,
-                       struct zb_stream *stream, zb_real *y, int64_t n,
-                       double value, const char *label)
+                       struct zb_stream *stream, enum zb_dtype dtype, void *y,
+                       int64_t n, double value, const char *label)
 {
-    struct zb_k_fill k = {.n = n, .value = value, .y = y};
-    struct zb_launch l = {.kernel = ZB_K_fill, .label = label, .params = &k};
+    struct zb_k_fill k = {.n = n, .value = value, .dtype = dtype, .y = y};
+    struct zb_launch l = {
+        .kernel = ZB_K_fill, .label = label, .params = &k, .n_access = 1};
 
-    zb_launch_reals(&l, y, n, ZB_WRITE);
+    l.access[0] =
+        (struct zb_access){y, (size_t)n * zb_dtype_bytes(dtype), ZB_WRITE};
     return ops->launch(stream, &l);
 }
 
 enum zb_status zb_worker_fill(struct zb_worker *w, zb_real *y, int64_t n,
                               double value, const char *label)
 {
-    return zb_fill(w->ops, w->stream, y, n, value, label);
+    return zb_fill(w->ops, w->stream, ZB_DTYPE_REAL, y, n, value, label);
 }
 
 /* ---- start values -------------------------------------------------------- */
@@ -32,7 +34,7 @@ enum zb_status zb_worker_fill(struct zb_worker *w, zb_real *y, int64_t n,
 enum zb_status zb_fill_normal(const struct zb_backend_ops *ops,
                               struct zb_stream *stream, uint64_t seed,
                               const char *name, int64_t first, double std,
-                              zb_real *y, int64_t n)
+                              enum zb_dtype dtype, void *y, int64_t n)
 {
     struct zb_k_fill_normal k = {
         .n = n,
@@ -40,12 +42,16 @@ enum zb_status zb_fill_normal(const struct zb_backend_ops *ops,
         .seed = seed,
         .key = zb_hash(name, strlen(name)),
         .std = std,
+        .dtype = dtype,
         .y = y,
     };
-    struct zb_launch l = {
-        .kernel = ZB_K_fill_normal, .label = name, .params = &k};
+    struct zb_launch l = {.kernel = ZB_K_fill_normal,
+                          .label = name,
+                          .params = &k,
+                          .n_access = 1};
 
-    zb_launch_reals(&l, y, n, ZB_WRITE);
+    l.access[0] =
+        (struct zb_access){y, (size_t)n * zb_dtype_bytes(dtype), ZB_WRITE};
     return ops->launch(stream, &l);
 }
 
@@ -54,20 +60,31 @@ enum zb_status zb_fill_normal(const struct zb_backend_ops *ops,
 static enum zb_status fill_piece(const struct zb_backend_ops *ops,
                                  struct zb_stream *stream,
                                  const struct zb_param_info *info,
-                                 struct zb_piece t, uint64_t seed, zb_real *y)
+                                 struct zb_piece t, uint64_t seed,
+                                 const struct zb_shard_part *to)
 {
+    int64_t to_end = to->first + to->n;
+
     if (t.shard_ld == t.cols && t.whole_ld == t.cols) {
         t.cols *= t.rows;
         t.rows = 1;
     }
     for (int64_t r = 0; r < t.rows; r++) {
-        zb_real *at = y + t.shard_first + r * t.shard_ld;
+        int64_t row = t.shard_first + r * t.shard_ld;
+        int64_t begin = row > to->first ? row : to->first;
+        int64_t end = row + t.cols < to_end ? row + t.cols : to_end;
+        void *y = (char *)to->y +
+                  (begin - to->first) * (int64_t)zb_dtype_bytes(to->dtype);
 
+        if (begin >= end) {
+            continue;
+        }
         ZB_TRY(info->opts.init == ZB_INIT_NORMAL
                    ? zb_fill_normal(ops, stream, seed, info->name,
-                                    t.whole_first + r * t.whole_ld,
-                                    info->opts.std, at, t.cols)
-                   : zb_fill(ops, stream, at, t.cols,
+                                    t.whole_first + r * t.whole_ld + begin -
+                                        row,
+                                    info->opts.std, to->dtype, y, end - begin)
+                   : zb_fill(ops, stream, to->dtype, y, end - begin,
                              info->opts.init == ZB_INIT_ONES, info->name));
     }
     return ZB_OK;
@@ -76,7 +93,7 @@ static enum zb_status fill_piece(const struct zb_backend_ops *ops,
 enum zb_status zb_fill_param(const struct zb_backend_ops *ops,
                              struct zb_stream *stream,
                              const struct zb_graph *g, int param, int tp_rank,
-                             uint64_t seed, zb_real *y)
+                             uint64_t seed, const struct zb_shard_part *to)
 {
     struct zb_param_info info = zb_graph_param(g, param);
     struct zb_piece piece[ZB_SPLIT_MAX];
@@ -87,11 +104,10 @@ enum zb_status zb_fill_param(const struct zb_backend_ops *ops,
         padding -= piece[i].rows * piece[i].cols;
     }
     if (padding > 0) {
-        ZB_TRY(zb_fill(ops, stream, y, zb_shape_elems(&info.shape), 0,
-                       info.name));
+        ZB_TRY(zb_fill(ops, stream, to->dtype, to->y, to->n, 0, info.name));
     }
     for (int i = 0; i < n_pieces; i++) {
-        ZB_TRY(fill_piece(ops, stream, &info, piece[i], seed, y));
+        ZB_TRY(fill_piece(ops, stream, &info, piece[i], seed, to));
     }
     return ZB_OK;
 }
@@ -252,72 +268,48 @@ static enum zb_status clear_buckets(struct zb_worker *w)
     for (int i = 0; i < all->n; i++) {
         const struct zb_bucket *b = &all->bucket[i];
         int64_t n = p->o.zero_stage == 0 ? b->n : b->shard;
-        const struct {
-            size_t at;
-            int64_t n;
-        } array[] = {
-            {b->value, (int64_t)(zb_stored_bytes(p, b->n) / sizeof(zb_real))},
-            {b->m, n},
-            {b->v, n},
-            {b->master, n},
-        };
+        const size_t state[] = {b->m, b->v, b->master};
 
-        for (size_t k = 0; k < ZB_COUNT_OF(array); k++) {
-            if (array[k].at != ZB_NO_OFFSET) {
-                ZB_TRY(zb_worker_fill(w, (zb_real *)(w->arena + array[k].at),
-                                      array[k].n, 0, "start"));
+        ZB_TRY(zb_fill(w->ops, w->stream, p->storage, w->arena + b->value,
+                       b->n, 0, "start"));
+        for (size_t k = 0; k < ZB_COUNT_OF(state); k++) {
+            if (state[k] != ZB_NO_OFFSET) {
+                ZB_TRY(zb_worker_fill(w, (zb_real *)(w->arena + state[k]), n, 0,
+                                      "start"));
             }
         }
     }
     return ZB_OK;
 }
 
-/* Drawn in zb_real; `room` holds it where another type is stored. */
-static enum zb_status draw_param(struct zb_worker *w, int param, zb_real *room)
+/* The value, and where there is one the master: the same numbers, rounded only
+ * in what is stored. */
+static enum zb_status draw_param(struct zb_worker *w, int param)
 {
     const struct zb_run_plan *p = w->s->plan;
-    const char *name = zb_graph_param(p->g, param).name;
-    zb_real *master, *y = room != NULL ? room : w->value[param];
-    int64_t first, n;
+    struct zb_shard_part to = {.dtype = p->storage,
+                               .y = w->value[param],
+                               .n = zb_param_elems(p, param)};
+    zb_real *master;
 
-    ZB_TRY(zb_fill_param(w->ops, w->stream, p->g, param, w->tp, p->o.seed, y));
-    if (room == NULL) {
+    ZB_TRY(zb_fill_param(w->ops, w->stream, p->g, param, w->tp, p->o.seed,
+                         &to));
+    to.dtype = ZB_DTYPE_REAL;
+    to.n = zb_worker_master(w, param, &master, &to.first);
+    if (to.n == 0) {
         return ZB_OK;
     }
-    ZB_TRY(zb_worker_convert(w, ZB_DTYPE_REAL, room, p->storage,
-                             w->value[param], zb_param_elems(p, param), name));
-    n = zb_worker_master(w, param, &master, &first);
-    return n == 0 ? ZB_OK
-                  : zb_worker_convert(w, ZB_DTYPE_REAL, room + first,
-                                      ZB_DTYPE_REAL, master, n, name);
+    to.y = master;
+    return zb_fill_param(w->ops, w->stream, p->g, param, w->tp, p->o.seed,
+                         &to);
 }
 
 static enum zb_status draw_all(struct zb_worker *w)
 {
-    const struct zb_run_plan *p = w->s->plan;
-    void *room = NULL;
-    int64_t most = 0;
-    enum zb_status st = ZB_OK;
-
     for (int i = 0; i < w->n_mine; i++) {
-        int64_t n = zb_param_elems(p, w->mine[i]);
-
-        most = n > most ? n : most;
+        ZB_TRY(draw_param(w, w->mine[i]));
     }
-    if (p->storage != ZB_DTYPE_REAL && most > 0) {
-        ZB_TRY(w->ops->mem_alloc(w->dev, (size_t)most * sizeof(zb_real),
-                                 "start values", &room));
-    }
-    for (int i = 0; i < w->n_mine && st == ZB_OK; i++) {
-        st = draw_param(w, w->mine[i], room);
-    }
-    if (room != NULL) {
-        enum zb_status sync = w->ops->stream_sync(w->stream);
-
-        st = st == ZB_OK ? sync : st;
-        w->ops->mem_free(w->dev, room);
-    }
-    return st;
+    return ZB_OK;
 }
 
 enum zb_status zb_worker_fill_params(struct zb_worker *w)

@@ -227,51 +227,39 @@ static void free_layer(struct layer *l)
 static enum zb_status fill(struct zb_seat *s, zb_real *y, int64_t n,
                            double value)
 {
-    return zb_fill(s->ops, s->stream, y, n, value, "profile");
+    return zb_fill(s->ops, s->stream, ZB_DTYPE_REAL, y, n, value, "profile");
 }
 
-/* A message of activations or gradients: numbers as they come after a norm; in
- * 16 bits one of them. */
+/* A message of activations or gradients: numbers as they come after a norm. */
 static enum zb_status fill_message(struct zb_seat *s, struct layer *l,
                                    enum zb_space space)
 {
     enum zb_dtype dtype = zb_graph_storage(s->p->r->g);
     size_t bytes = l->info.bytes[space];
-    struct zb_k_fill k = {.n = (int64_t)(bytes / zb_dtype_bytes(dtype)),
-                          .value = 0.5,
-                          .dtype = dtype,
-                          .y = l->run.space[space]};
-    struct zb_launch launch = {
-        .kernel = ZB_K_fill, .label = "profile", .params = &k, .n_access = 1};
 
-    if (bytes == 0 || dtype == ZB_DTYPE_REAL) {
-        return bytes == 0 ? ZB_OK
-                          : zb_fill_normal(s->ops, s->stream, (uint64_t)space,
-                                           "profile", 0, 1, k.y, k.n);
-    }
-    launch.access[0] = (struct zb_access){k.y, bytes, ZB_WRITE};
-    return s->ops->launch(s->stream, &launch);
+    return bytes == 0 ? ZB_OK
+                      : zb_fill_normal(
+                            s->ops, s->stream, (uint64_t)space, "profile", 0, 1,
+                            dtype, l->run.space[space],
+                            (int64_t)(bytes / zb_dtype_bytes(dtype)));
 }
 
-/* What the passes read, from the values. */
-static enum zb_status store(struct zb_seat *s, struct layer *l, int param,
-                            int64_t n)
+/* The value that is updated, and what the passes read. */
+static enum zb_status draw(struct zb_seat *s, struct layer *l, int param,
+                           int64_t n)
 {
-    enum zb_dtype dtype = zb_graph_storage(s->p->r->g);
-    struct zb_k_convert k = {.n = n,
-                             .y_dtype = dtype,
-                             .x = l->value[param],
-                             .y = l->stored[param]};
-    struct zb_launch launch = {
-        .kernel = ZB_K_convert, .label = "profile", .params = &k};
+    const struct zb_profile_request *r = s->p->r;
+    const struct zb_shard_part to[] = {
+        {zb_graph_storage(r->g), l->stored[param], 0, n},
+        {ZB_DTYPE_REAL, l->value[param], 0, n},
+    };
+    int n_kinds = to[0].dtype == ZB_DTYPE_REAL ? 1 : 2;
 
-    if (dtype == ZB_DTYPE_REAL) {
-        return ZB_OK;
+    for (int i = 0; i < n_kinds; i++) {
+        ZB_TRY(zb_fill_param(s->ops, s->stream, r->g, param, 0, r->o->seed,
+                             &to[i]));
     }
-    zb_launch_reals(&launch, l->value[param], n, ZB_READ);
-    launch.access[launch.n_access++] = (struct zb_access){
-        k.y, (size_t)n * zb_dtype_bytes(dtype), ZB_WRITE};
-    return s->ops->launch(s->stream, &launch);
+    return ZB_OK;
 }
 
 static enum zb_status fill_params(struct zb_seat *s, struct layer *l)
@@ -283,9 +271,7 @@ static enum zb_status fill_params(struct zb_seat *s, struct layer *l)
         struct zb_param_info info = zb_graph_param(g, param);
         int64_t n = zb_shape_elems(&info.shape);
 
-        ZB_TRY(zb_fill_param(s->ops, s->stream, g, param, 0,
-                             s->p->r->o->seed, l->value[param]));
-        ZB_TRY(store(s, l, param, n));
+        ZB_TRY(draw(s, l, param, n));
         for (int u = 0; u < info.n_uses; u++) {
             zb_real *grad = l->grad[info.use_ids[u]];
 

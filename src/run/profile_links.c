@@ -264,7 +264,7 @@ enum zb_status zb_profile_messages(struct zb_seat *s, double result[2])
                              &memory));
     s->scratch = memory;
     if (bytes > 0) {
-        ZB_TRY(zb_fill(s->ops, s->stream, memory,
+        ZB_TRY(zb_fill(s->ops, s->stream, ZB_DTYPE_REAL, memory,
                        (int64_t)(bytes / sizeof(zb_real)), 0, "profile"));
     }
     ZB_TRY(make_links(s, memory));

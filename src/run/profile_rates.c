@@ -127,7 +127,7 @@ static enum zb_status launch_add(struct zb_seat *s, zb_real *mem)
 static enum zb_status launch_nothing(struct zb_seat *s, zb_real *mem)
 {
     for (int i = 0; i < N_LAUNCHES; i++) {
-        ZB_TRY(zb_fill(s->ops, s->stream, mem, 1, 1, "profile"));
+        ZB_TRY(zb_fill(s->ops, s->stream, ZB_DTYPE_REAL, mem, 1, 1, "profile"));
     }
     return ZB_OK;
 }
@@ -168,7 +168,7 @@ enum zb_status zb_profile_rates(struct zb_seat *s)
     ZB_TRY(s->ops->mem_alloc(s->dev, (size_t)n * sizeof(zb_real), "profile",
                              &mem));
     s->scratch = mem;
-    ZB_TRY(zb_fill(s->ops, s->stream, mem, n, 1, "profile"));
+    ZB_TRY(zb_fill(s->ops, s->stream, ZB_DTYPE_REAL, mem, n, 1, "profile"));
     for (int i = 0; i < ZB_N_RATES; i++) {
         ZB_TRY(time_launch(s, mem, launch[i], &v[i]));
     }

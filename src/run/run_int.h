@@ -387,7 +387,7 @@ struct zb_worker {
     struct zb_member tp_group, sp_group, reduce, gather;
     struct zb_member *copies;
     char *arena;
-    size_t arena_bytes;
+    size_t peak_bytes; /* the most ever allocated, after each command */
 
     void **konst;   /* [n_consts] */
     void **value;    /* [n_params] as the graph stores them; NULL where not
@@ -548,19 +548,29 @@ size_t zb_staging_bytes(const struct zb_run_plan *p);
 int zb_needs_staging(const struct zb_run_plan *p,
                      const struct zb_step_input *in);
 
-/* params.c, grads.c, update.c: y = value; y = a shard's start values, of which
- * neither stage nor layout matter; *y = sum of x^2. Only enqueued. */
+/* Elements [first, first + n) of a shard, as memory of a type. */
+struct zb_shard_part {
+    enum zb_dtype dtype;
+    void *y; /* element `first` */
+    int64_t first, n;
+};
+
+/* params.c, grads.c, update.c: y = value; part of a shard = its start values, of
+ * which neither stage nor layout nor type matter; *y = sum of x^2. Only
+ * enqueued. */
 enum zb_status zb_fill(const struct zb_backend_ops *ops,
-                       struct zb_stream *stream, zb_real *y, int64_t n,
-                       double value, const char *label) ZB_CHECKED;
+                       struct zb_stream *stream, enum zb_dtype dtype, void *y,
+                       int64_t n, double value, const char *label) ZB_CHECKED;
 enum zb_status zb_fill_normal(const struct zb_backend_ops *ops,
                               struct zb_stream *stream, uint64_t seed,
                               const char *name, int64_t first, double std,
-                              zb_real *y, int64_t n) ZB_CHECKED;
+                              enum zb_dtype dtype, void *y,
+                              int64_t n) ZB_CHECKED;
 enum zb_status zb_fill_param(const struct zb_backend_ops *ops,
                              struct zb_stream *stream,
                              const struct zb_graph *g, int param, int tp_rank,
-                             uint64_t seed, zb_real *y) ZB_CHECKED;
+                             uint64_t seed,
+                             const struct zb_shard_part *to) ZB_CHECKED;
 enum zb_status zb_sum_squares(const struct zb_backend_ops *ops,
                               struct zb_stream *stream, const zb_real *x,
                               int64_t n, double *y,

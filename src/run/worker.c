@@ -185,7 +185,6 @@ static enum zb_status setup(struct zb_worker *w)
     ZB_TRY(w->ops->event_new(w->dev, &w->sums_done));
     ZB_TRY(w->ops->event_new(w->dev, &w->opt_done));
     ZB_TRY(w->ops->mem_alloc(w->dev, l->total, "arena", (void **)&w->arena));
-    w->arena_bytes = w->ops->mem_bytes(w->dev);
     ZB_TRY(list_mine(w));
     ZB_TRY(place_tensors(w));
     ZB_TRY(alloc_state(w));
@@ -280,6 +279,9 @@ static void leave(struct zb_worker *w)
 
 static void report(struct zb_worker *w, enum zb_status st)
 {
+    if (w->dev != NULL) {
+        w->peak_bytes = w->ops->mem_peak_bytes(w->dev);
+    }
     /* ZB_EABORT too: from a caller's function it may be the first error. */
     if (st != ZB_OK) {
         zb_abort_raise(&w->s->ab, st, zb_error_text());

@@ -198,6 +198,7 @@ const struct zb_backend_ops rig_inner_ops = {
     .mem_alloc = inner_mem_alloc,
     .mem_free = inner_mem_free,
     .mem_bytes = inner_mem_bytes,
+    .mem_peak_bytes = inner_mem_bytes,
     .stream_new = inner_stream_new,
     .stream_free = inner_stream_free,
     .stream_sync = inner_stream_sync,

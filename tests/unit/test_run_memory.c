@@ -105,6 +105,37 @@ static void planned_bytes_are_allocated_bytes(void)
     zb_model_free(m);
 }
 
+/* Also where start values are drawn for masters and in 16 bits, in steps, and
+ * when the best rate is measured. */
+static void memory_of_16_bits_is_never_more_than_planned(void)
+{
+    static const enum zb_dtype type[] = {ZB_DTYPE_BF16, ZB_DTYPE_F16};
+    struct zb_parallel par = {.tp = 1, .sp = 1, .vocab_multiple = 1};
+    struct ru_batch b;
+
+    ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
+    for (size_t k = 0; k < 3 * ZB_COUNT_OF(type); k++) {
+        struct zb_session_opts o = ru_opts(2, 4, N_ROWS);
+        struct zb_model *m = ru_llama_as(&par, type[k / 3]);
+        struct zb_step_result res = {.loss = 0};
+        struct zb_session *s = NULL;
+        double flops;
+
+        o.recompute = (enum zb_recompute)(k % 3);
+        ZBT_OK(zb_session_new(m, &o, &s));
+        ZBT_OK(zb_session_measure_peak(s, &flops));
+        CU_ASSERT(flops > 0);
+        ZBT_OK(zb_train_step(s, &b.in, 1e-3, &res));
+        for (int i = 0; i < 2; i++) {
+            CU_ASSERT_EQUAL(zb_session_planned_bytes(s, i),
+                            zb_session_allocated_bytes(s, i));
+        }
+        zb_session_free(s);
+        zb_model_free(m);
+    }
+    ru_batch_release(&b);
+}
+
 /* Once every step has been taken once, training and evaluating allocate
  * nothing. */
 static void steady_steps_allocate_nothing(void)
@@ -232,6 +263,7 @@ int main(void)
         ZBT_CASE(random_blocks_never_overlap_while_live),
         ZBT_CASE(equal_blocks_pack_without_loss),
         ZBT_CASE(planned_bytes_are_allocated_bytes),
+        ZBT_CASE(memory_of_16_bits_is_never_more_than_planned),
         ZBT_CASE(steady_steps_allocate_nothing),
         ZBT_CASE(more_microbatches_than_planned_need_no_more_buffers),
         ZBT_CASE(activations_follow_the_schedule),

@@ -353,6 +353,13 @@ static size_t check_mem_bytes(const struct zb_device *device)
     return dev->be->iops->mem_bytes(dev->inner);
 }
 
+static size_t check_mem_peak_bytes(const struct zb_device *device)
+{
+    const struct ck_device *dev = (const struct ck_device *)device;
+
+    return dev->be->iops->mem_peak_bytes(dev->inner);
+}
+
 static enum zb_status check_host_access(struct zb_device *device,
                                         const void *ptr, size_t bytes,
                                         enum zb_access_mode mode)
@@ -381,6 +388,7 @@ const struct zb_backend_ops zb_backend_check_ops = {
     .mem_alloc = check_mem_alloc,
     .mem_free = check_mem_free,
     .mem_bytes = check_mem_bytes,
+    .mem_peak_bytes = check_mem_peak_bytes,
     .stream_new = zb_ck_stream_new,
     .stream_free = zb_ck_stream_free,
     .event_new = zb_ck_event_new,

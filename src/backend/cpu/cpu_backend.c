@@ -200,6 +200,7 @@ const struct zb_backend_ops zb_backend_cpu_ops = {
     .mem_alloc = zb_cpu_mem_alloc,
     .mem_free = zb_cpu_mem_free,
     .mem_bytes = zb_cpu_mem_bytes,
+    .mem_peak_bytes = zb_cpu_mem_peak_bytes,
     .stream_new = cpu_stream_new,
     .stream_free = cpu_stream_free,
     .event_new = cpu_event_new,

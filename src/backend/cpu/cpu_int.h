@@ -47,6 +47,7 @@ struct zb_device {
     struct zb_cpu_scratch *scratch; /* [n_threads] */
     struct zb_onednn *onednn; /* made when it is first needed, or NULL */
     size_t mem_bytes;               /* given by mem_alloc and not freed */
+    size_t mem_peak_bytes;          /* the most of them */
 };
 
 /* ---- teams (cpu_team.c) ------------------------------------------------ */
@@ -98,6 +99,7 @@ enum zb_status zb_cpu_mem_alloc(struct zb_device *dev, size_t bytes,
                                 const char *what, void **ptr_out);
 void zb_cpu_mem_free(struct zb_device *dev, void *ptr);
 size_t zb_cpu_mem_bytes(const struct zb_device *dev);
+size_t zb_cpu_mem_peak_bytes(const struct zb_device *dev);
 
 /* ---- binding (cpu_bind.c) ----------------------------------------------- */
 

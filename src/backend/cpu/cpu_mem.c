@@ -70,6 +70,9 @@ enum zb_status zb_cpu_mem_alloc(struct zb_device *dev, size_t bytes,
     head->token = token;
     head->bytes = bytes;
     dev->mem_bytes += bytes;
+    if (dev->mem_peak_bytes < dev->mem_bytes) {
+        dev->mem_peak_bytes = dev->mem_bytes;
+    }
     *ptr_out = (char *)head + HEAD_BYTES;
     return ZB_OK;
 }
@@ -92,4 +95,9 @@ void zb_cpu_mem_free(struct zb_device *dev, void *ptr)
 size_t zb_cpu_mem_bytes(const struct zb_device *dev)
 {
     return dev->mem_bytes;
+}
+
+size_t zb_cpu_mem_peak_bytes(const struct zb_device *dev)
+{
+    return dev->mem_peak_bytes;
 }

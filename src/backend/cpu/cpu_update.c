@@ -18,6 +18,7 @@ static void fill_normal_part(const struct zb_device *dev, const void *arg,
                              int64_t begin, int64_t end, int thread)
 {
     const struct zb_k_fill_normal *p = arg;
+    int64_t bytes = (int64_t)zb_dtype_bytes(p->dtype);
     zb_real mean = (zb_real)p->mean, std = (zb_real)p->std;
     zb_real z[4 * NORMAL_BLOCKS];
 
@@ -32,9 +33,10 @@ static void fill_normal_part(const struct zb_device *dev, const void *arg,
         ZB_EACH(k, NORMAL_BLOCKS) {
             zb_normal_block(p->seed, p->key, block + (uint64_t)k, z + 4 * k);
         }
-        ZB_EACH(k, n) {
-            p->y[i + k] = mean + std * z[skip + k];
+        ZB_EACH(k, 4 * NORMAL_BLOCKS) {
+            z[k] = mean + std * z[k];
         }
+        zb_cpu_store(p->dtype, n, z + skip, (char *)p->y + i * bytes);
         i += n;
     }
 }
@@ -43,6 +45,7 @@ enum zb_status zb_cpu_fill_normal(struct zb_device *dev, const void *params)
 {
     const struct zb_k_fill_normal *p = params;
 
+    ZB_TRY(zb_cpu_check_type(p->dtype));
     zb_cpu_for(dev, p->n, ALIGN, 4.0, fill_normal_part, p);
     return ZB_OK;
 }

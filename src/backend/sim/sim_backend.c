@@ -21,7 +21,7 @@ struct piece {
 struct zb_device {
     int index;
     struct piece *pieces;
-    size_t mem_bytes;
+    size_t mem_bytes, mem_peak_bytes;
     struct zb_stream *first; /* the stream that keeps its thread, or NULL */
 };
 
@@ -98,6 +98,9 @@ static enum zb_status sim_mem_alloc(struct zb_device *dev, size_t bytes,
     p->next = dev->pieces;
     dev->pieces = p;
     dev->mem_bytes += bytes;
+    if (dev->mem_peak_bytes < dev->mem_bytes) {
+        dev->mem_peak_bytes = dev->mem_bytes;
+    }
     *ptr_out = p->ptr;
     return ZB_OK;
 }
@@ -120,6 +123,11 @@ static void sim_mem_free(struct zb_device *dev, void *ptr)
 static size_t sim_mem_bytes(const struct zb_device *dev)
 {
     return dev->mem_bytes;
+}
+
+static size_t sim_mem_peak_bytes(const struct zb_device *dev)
+{
+    return dev->mem_peak_bytes;
 }
 
 static void sim_device_close(struct zb_device *dev)
@@ -297,6 +305,7 @@ const struct zb_backend_ops zb_backend_sim_ops = {
     .mem_alloc = sim_mem_alloc,
     .mem_free = sim_mem_free,
     .mem_bytes = sim_mem_bytes,
+    .mem_peak_bytes = sim_mem_peak_bytes,
     .stream_new = sim_stream_new,
     .stream_free = sim_stream_free,
     .event_new = sim_event_new,
