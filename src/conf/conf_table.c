@@ -286,7 +286,8 @@ static const struct zb_conf_opt table[] = {
     {ROW(precision, initial_scale, DOUBLE, "65536"), RANGE(0, MANY),
      .lo_open = 1, .help = "fp16: first loss scale."},
     {ROW(precision, min_scale, DOUBLE, "1"), RANGE(0, MANY), .lo_open = 1,
-     .help = "fp16: least loss scale; an overflow at it ends the run."},
+     .help = "fp16: least loss scale; an overflow that would lower it further "
+             "ends the run."},
     {ROW(precision, growth_factor, DOUBLE, "2"), RANGE(1, 1e6),
      .lo_open = 1, .help = "fp16: factor of growth."},
     {ROW(precision, backoff_factor, DOUBLE, "0.5"), RANGE(0, 1), .lo_open = 1,

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Dynamic loss scaling, as in ColossalAI's DynamicGradScaler: overflows count
- * until the scale grows, not until a step without one.
+ * until the scale grows, not until a step without one. Where that would lower
+ * the scale and leave it at min_scale, this one fails; what hysteresis forgives,
+ * it forgives there too.
  */
 #include "config.h"
 #include "zb/optim.h"
@@ -59,7 +61,7 @@ enum zb_status zb_scaler_update(struct zb_scaler *s, int is_overflow)
         }
         return ZB_OK;
     }
-    if (s->scale <= s->o.min_scale) {
+    if (s->n_overflows + 1 >= s->o.hysteresis && s->scale <= s->o.min_scale) {
         return zb_fail(ZB_EDEVICE,
                        "gradients overflow at the least loss scale "
                        "(precision.min_scale = %g)",

@@ -118,6 +118,26 @@ static void overflow_at_least_scale_is_an_error(void)
     update(&s, 0, 1);
 }
 
+/* The first of two is left out, as everywhere; growth makes up for it. */
+static void hysteresis_forgives_at_least_scale_too(void)
+{
+    struct zb_scaler_opts o = defaults();
+    struct zb_scaler s;
+
+    o.initial_scale = o.min_scale = o.max_scale = 1024;
+    o.hysteresis = 2;
+    o.growth_interval = 3;
+    ZBT_OK(zb_scaler_init(&s, &o));
+    for (int i = 0; i < 3; i++) {
+        update(&s, 1, 1);
+        update(&s, 0, 3);
+        CU_ASSERT_EQUAL(s.scale, 1024);
+    }
+    update(&s, 1, 1);
+    update(&s, 0, 2);
+    CU_ASSERT_EQUAL(zb_scaler_update(&s, 1), ZB_EDEVICE);
+}
+
 /* DynamicGradScaler.update(), line by line. */
 struct reference {
     double scale;
@@ -155,12 +175,15 @@ static void random_steps_equal_reference(void)
         o.growth_interval = zbt_rand_in(&rng, 1, 12);
         o.hysteresis = zbt_rand_in(&rng, 1, 5);
         o.max_scale = ldexp(1, (int)zbt_rand_in(&rng, 16, 24));
+        o.min_scale = ldexp(1, (int)zbt_rand_in(&rng, 4, 16));
         o.growth_factor = (double)zbt_rand_in(&rng, 3, 9) / 2;
         ZBT_OK(zb_scaler_init(&s, &o));
         for (int i = 0; i < 300; i++) {
             int overflow = zbt_rand_in(&rng, 0, 9) == 0;
 
-            if (overflow && r.scale <= o.min_scale) {
+            if (overflow && r.scale <= o.min_scale &&
+                r.hysteresis_step + 1 >= o.hysteresis) {
+                CU_ASSERT_EQUAL(zb_scaler_update(&s, overflow), ZB_EDEVICE);
                 break;
             }
             reference_update(&r, &o, overflow);
@@ -211,6 +234,7 @@ int main(void)
         ZBT_CASE(growth_makes_up_for_overflows),
         ZBT_CASE(scale_stays_between_its_limits),
         ZBT_CASE(overflow_at_least_scale_is_an_error),
+        ZBT_CASE(hysteresis_forgives_at_least_scale_too),
         ZBT_CASE(random_steps_equal_reference),
         ZBT_CASE(values_out_of_range_are_refused_by_name),
     };
