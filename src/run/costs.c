@@ -135,11 +135,15 @@ struct zb_rates zb_nominal_rates(void)
     return r;
 }
 
-/* Bytes a step moves for each byte of a trained parameter: its gradient is
- * zeroed, squared and read, value and state are read and written. */
-static double update_bytes(const struct zb_optim *optim)
+/* Bytes a step moves for each element of a trained parameter: its gradient is
+ * zeroed, squared and read, value and state are read and written. Where values
+ * are masters, what is stored beside is written. */
+static double update_bytes(const struct zb_optim *optim, enum zb_dtype storage)
 {
-    return 3 + 2.0 * (1 + (double)zb_optim_state_reals(optim));
+    double n_reals = 3 + 2.0 * (1 + (double)zb_optim_state_reals(optim));
+
+    return n_reals * (double)sizeof(zb_real) +
+           (storage == ZB_DTYPE_REAL ? 0 : (double)zb_dtype_bytes(storage));
 }
 
 static double update_ns(const struct zb_graph *g, const struct zb_chunk *c,
@@ -153,7 +157,7 @@ static double update_ns(const struct zb_graph *g, const struct zb_chunk *c,
         struct zb_param_info p = zb_graph_param(g, info.params[i]);
 
         if (p.has_gradient) {
-            bytes += update_bytes(optim) * (double)sizeof(zb_real) *
+            bytes += update_bytes(optim, zb_graph_storage(g)) *
                      (double)zb_shape_elems(&p.shape);
         }
     }

@@ -126,11 +126,12 @@ static int64_t count_others(const struct zb_profile_request *r)
 {
     double bytes = 0;
     size_t most = MAX_OTHERS;
+    size_t each = sizeof(zb_real) + zb_dtype_bytes(zb_graph_storage(r->g));
 
     for (int i = 0; i < zb_graph_n_params(r->g); i++) {
         struct zb_param_info info = zb_graph_param(r->g, i);
 
-        bytes += 2.0 * (double)sizeof(zb_real) / r->o->n_stages *
+        bytes += (double)each / r->o->n_stages *
                  (double)zb_shape_elems(&info.shape);
     }
     most = bytes < (double)most ? (size_t)bytes : most;

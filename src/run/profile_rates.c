@@ -113,6 +113,7 @@ static enum zb_status launch_tn(struct zb_seat *s, zb_real *mem)
 static enum zb_status launch_add(struct zb_seat *s, zb_real *mem)
 {
     struct zb_k_add k = {.n = ARRAY_REALS,
+                         .dtype = zb_graph_storage(s->p->r->g),
                          .a = mem,
                          .b = mem + ARRAY_REALS,
                          .y = mem + 2 * ARRAY_REALS};
@@ -175,8 +176,9 @@ enum zb_status zb_profile_rates(struct zb_seat *s)
     for (int i = 0; i < ZB_N_PRODUCTS; i++) {
         v[i] = 2 * (double)z.m * (double)z.n * (double)z.k / v[i];
     }
-    v[ZB_N_PRODUCTS] =
-        3.0 * ARRAY_REALS * sizeof(zb_real) / v[ZB_N_PRODUCTS];
+    v[ZB_N_PRODUCTS] = 3.0 * ARRAY_REALS *
+                       (double)zb_dtype_bytes(zb_graph_storage(s->p->r->g)) /
+                       v[ZB_N_PRODUCTS];
     v[ZB_N_PRODUCTS + 1] /= N_LAUNCHES;
     return ZB_OK;
 }

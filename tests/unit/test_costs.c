@@ -171,6 +171,32 @@ static void update_cost_follows_the_state(void)
     zb_model_free(m);
 }
 
+/* What is stored in 16 bits is read and written as such; an update moves the
+ * master as before and writes 2 bytes more. */
+static void estimate_of_16_bits_counts_stored_bytes(void)
+{
+    struct zb_parallel par = {.tp = 1, .sp = 1, .vocab_multiple = 1};
+    struct zb_model *m = ru_llama_as(&par, ZB_DTYPE_BF16), *real = ru_llama();
+    struct zb_cost_table *t = llama_costs(m, &adamw);
+    struct zb_cost_table *want = llama_costs(real, &adamw);
+    struct zb_chunk *c = layer_of(zb_model_graph(m), 0);
+    struct zb_bind one = {{1, 2}};
+    struct zb_rates bytes = {{1e18, 1e18, 1e18}, 1, 0};
+    double ns[ZB_N_PASSES];
+
+    zb_chunk_estimate(c, &one, &bytes, ns);
+    CU_ASSERT_DOUBLE_EQUAL(ns[ZB_PASS_F], 2 * 4 + 2 * 2 * 32 * 2, 1e-3);
+    for (int i = 0; i < t->n_layers; i++) {
+        CU_ASSERT_DOUBLE_EQUAL(t->layer[i].update_ns * 36,
+                               want->layer[i].update_ns * 38, 1e-6);
+    }
+    zb_chunk_free(c);
+    zb_costs_free(t);
+    zb_costs_free(want);
+    zb_model_free(m);
+    zb_model_free(real);
+}
+
 static void message_costs_latency_and_bytes(void)
 {
     struct zb_cost_table t = {.message_ns = 5, .bytes_per_ns = 4};
@@ -237,6 +263,7 @@ int main(void)
         ZBT_CASE(signature_changes_with_shape_and_layout),
         ZBT_CASE(sum_of_all_layers_is_sum_of_two_parts),
         ZBT_CASE(update_cost_follows_the_state),
+        ZBT_CASE(estimate_of_16_bits_counts_stored_bytes),
         ZBT_CASE(message_costs_latency_and_bytes),
         ZBT_CASE(table_without_memory_fails_cleanly),
         ZBT_CASE(plan_of_a_run_has_the_costs_of_its_chunks),
