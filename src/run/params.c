@@ -112,7 +112,7 @@ enum zb_status zb_fill_param(const struct zb_backend_ops *ops,
     return ZB_OK;
 }
 
-/* ---- shards and wholes ------------------------------------------------------- */
+/* ---- shards and wholes --------------------------------------------------- */
 
 void zb_shard_from_whole(const struct zb_run_plan *p, int param, int tp_rank,
                          const zb_real *whole, zb_real *shard)
@@ -145,7 +145,7 @@ void zb_shard_to_whole(const struct zb_run_plan *p, int param, int tp_rank,
     }
 }
 
-/* ---- from a file --------------------------------------------------------------- */
+/* ---- from a file --------------------------------------------------------- */
 
 /* Files of base models lack the prefix of the model with a head, or the other
  * way round. */

@@ -2,8 +2,8 @@
  *
  * Every kernel on bf16 and fp16 against itself on zb_real, which other tests
  * hold against formulas: both get the same rounded operands. What is stored in
- * 16 bits must be within half a unit in the last place (and the error of sums in
- * float); what stays zb_real within that error.
+ * 16 bits must be within half a unit in the last place (and the error of sums
+ * in float); what stays zb_real within that error.
  */
 #include "config.h"
 

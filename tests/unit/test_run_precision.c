@@ -125,7 +125,7 @@ static double worst_of(const struct trained *t, const struct trained *want)
     return worst;
 }
 
-/* ---- training ------------------------------------------------------------- */
+/* ---- training ------------------------------------------------------------ */
 
 static void training_follows_fp32(void)
 {
@@ -231,7 +231,7 @@ static void ranks_agree_with_one_device(void)
     free(one.params);
 }
 
-/* ---- masters --------------------------------------------------------------- */
+/* ---- masters -------------------------------------------------------------- */
 
 /* What is set comes back unrounded, from the masters that ranks have parts of;
  * without a step nothing rounds them. */
@@ -285,7 +285,7 @@ static void start_values_do_not_depend_on_storage(void)
     free(start[1]);
 }
 
-/* ---- steps that are left out ----------------------------------------------- */
+/* ---- steps that are left out ---------------------------------------------- */
 
 /* The last device's first gradient becomes infinite. */
 static enum zb_status spoil(struct zb_worker *w, void *arg)

@@ -119,7 +119,8 @@ enum zb_status zb_cpu_position_bwd_w(struct zb_device *dev, const void *params)
     static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(position_bwd_w_part);
     const struct zb_k_position_bwd_w *p = params;
 
-    return zb_cpu_for_type(dev, p->dtype, part, p->seq, 1, 0.3 * (double)(p->batch * p->cols), p);
+    return zb_cpu_for_type(dev, p->dtype, part, p->seq, 1,
+                           0.3 * (double)(p->batch * p->cols), p);
 }
 
 static enum zb_status sum_f64(struct zb_device *dev,

@@ -67,7 +67,8 @@ enum zb_status zb_cpu_gated_bwd(struct zb_device *dev, const void *params)
     static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(gated_bwd_part);
     const struct zb_k_gated_bwd *p = params;
 
-    return zb_cpu_for_type(dev, p->dtype, part, p->rows, 1, 2.0 * (double)p->cols, p);
+    return zb_cpu_for_type(dev, p->dtype, part, p->rows, 1,
+                           2.0 * (double)p->cols, p);
 }
 
 enum zb_status zb_cpu_add(struct zb_device *dev, const void *params)
@@ -151,7 +152,8 @@ enum zb_status zb_cpu_dropout(struct zb_device *dev, const void *params)
     static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(dropout_part);
     const struct zb_k_dropout *p = params;
 
-    return zb_cpu_for_type(dev, p->dtype, part, p->batch, 1, 3.0 * (double)p->per_sample, p);
+    return zb_cpu_for_type(dev, p->dtype, part, p->batch, 1,
+                           3.0 * (double)p->per_sample, p);
 }
 
 enum zb_status zb_cpu_mse_fwd(struct zb_device *dev, const void *params)

@@ -24,38 +24,59 @@ static int64_t table_row(const struct zb_k_place *place, int64_t t,
 
 enum zb_status zb_cpu_layernorm_fwd(struct zb_device *dev, const void *params)
 {
-    static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(layernorm_fwd_part);
+    static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(norm_fwd_part);
     const struct zb_k_layernorm_fwd *p = params;
 
-    return zb_cpu_for_type(dev, p->dtype, part, p->rows, 1, 0.5 * (double)p->cols, p);
+    return zb_cpu_for_type(dev, p->dtype, part, p->rows, 1,
+                           0.5 * (double)p->cols, p);
 }
 
 enum zb_status zb_cpu_layernorm_bwd(struct zb_device *dev, const void *params)
 {
-    static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(layernorm_bwd_part);
+    static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(norm_bwd_part);
     const struct zb_k_layernorm_bwd *p = params;
 
-    return zb_cpu_for_type(dev, p->dtype, part, p->rows, 1, 0.7 * (double)p->cols, p);
+    return zb_cpu_for_type(dev, p->dtype, part, p->rows, 1,
+                           0.7 * (double)p->cols, p);
 }
 
 enum zb_status zb_cpu_rmsnorm_fwd(struct zb_device *dev, const void *params)
 {
-    static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(rmsnorm_fwd_part);
     const struct zb_k_rmsnorm_fwd *p = params;
+    const struct zb_k_layernorm_fwd as_layernorm = {
+        .rows = p->rows,
+        .cols = p->cols,
+        .eps = p->eps,
+        .dtype = p->dtype,
+        .x = p->x,
+        .gamma = p->gamma,
+        .y = p->y,
+        .rstd = p->rstd,
+    };
 
-    return zb_cpu_for_type(dev, p->dtype, part, p->rows, 1, 0.4 * (double)p->cols, p);
+    return zb_cpu_layernorm_fwd(dev, &as_layernorm);
 }
 
 enum zb_status zb_cpu_rmsnorm_bwd(struct zb_device *dev, const void *params)
 {
-    static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(rmsnorm_bwd_part);
     const struct zb_k_rmsnorm_bwd *p = params;
+    const struct zb_k_layernorm_bwd as_layernorm = {
+        .rows = p->rows,
+        .cols = p->cols,
+        .dtype = p->dtype,
+        .dy = p->dy,
+        .x = p->x,
+        .gamma = p->gamma,
+        .addend = p->addend,
+        .rstd = p->rstd,
+        .dx = p->dx,
+    };
 
-    return zb_cpu_for_type(dev, p->dtype, part, p->rows, 1, 0.5 * (double)p->cols, p);
+    return zb_cpu_layernorm_bwd(dev, &as_layernorm);
 }
 
-/* Losses go through rows of logits more than once: rows of 16 bits are converted
- * first. */
+/* Losses go through rows of logits more than once: rows of 16 bits are
+ * converted first. */
 static enum zb_status reserve_row(struct zb_device *dev, enum zb_dtype dtype,
                                   int64_t n)
 {
@@ -210,7 +231,8 @@ enum zb_status zb_cpu_position_fwd(struct zb_device *dev, const void *params)
     static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(position_fwd_part);
     const struct zb_k_position_fwd *p = params;
 
-    return zb_cpu_for_type(dev, p->dtype, part, p->batch * p->seq, 1, 0.3 * (double)p->cols, p);
+    return zb_cpu_for_type(dev, p->dtype, part, p->batch * p->seq, 1,
+                           0.3 * (double)p->cols, p);
 }
 
 enum zb_status zb_cpu_rope(struct zb_device *dev, const void *params)
@@ -219,7 +241,7 @@ enum zb_status zb_cpu_rope(struct zb_device *dev, const void *params)
     const struct zb_k_rope *p = params;
 
     return zb_cpu_for_type(dev, p->dtype, part, p->batch * p->seq, 1,
-               0.5 * (double)(p->heads * p->head_dim), p);
+                           0.5 * (double)(p->heads * p->head_dim), p);
 }
 
 enum zb_status zb_cpu_attention_merge(struct zb_device *dev, const void *params)

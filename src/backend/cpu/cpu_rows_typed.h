@@ -5,26 +5,30 @@
 #include "kern/norm.h"
 #include "kern/rope.h"
 
-static void ZB_AS(layernorm_fwd_part)(const struct zb_device *dev,
-                                      const void *arg, int64_t begin,
-                                      int64_t end, int thread)
+/* LayerNorm's, and with mean NULL RMSNorm's. */
+static void ZB_AS(norm_fwd_part)(const struct zb_device *dev, const void *arg,
+                                 int64_t begin, int64_t end, int thread)
 {
     const struct zb_k_layernorm_fwd *p = arg;
-    const ZB_ST *x = p->x;
-    ZB_ST *y = p->y;
+    zb_real eps = (zb_real)p->eps;
 
     (void)dev;
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
-        ZB_AS(zb_layernorm_row)
-        (p->cols, (zb_real)p->eps, x + r * p->cols, p->gamma, p->beta,
-         y + r * p->cols, p->mean + r, p->rstd + r);
+        const ZB_ST *x = (const ZB_ST *)p->x + r * p->cols;
+        ZB_ST *y = (ZB_ST *)p->y + r * p->cols;
+
+        if (p->mean != NULL) {
+            ZB_AS(zb_layernorm_row)
+            (p->cols, eps, x, p->gamma, p->beta, y, p->mean + r, p->rstd + r);
+        } else {
+            ZB_AS(zb_rmsnorm_row)(p->cols, eps, x, p->gamma, y, p->rstd + r);
+        }
     }
 }
 
-static void ZB_AS(layernorm_bwd_part)(const struct zb_device *dev,
-                                      const void *arg, int64_t begin,
-                                      int64_t end, int thread)
+static void ZB_AS(norm_bwd_part)(const struct zb_device *dev, const void *arg,
+                                 int64_t begin, int64_t end, int thread)
 {
     const struct zb_k_layernorm_bwd *p = arg;
     const ZB_ST *dy = p->dy, *x = p->x, *addend = p->addend;
@@ -34,46 +38,16 @@ static void ZB_AS(layernorm_bwd_part)(const struct zb_device *dev,
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
         int64_t at = r * p->cols;
+        const ZB_ST *more = addend != NULL ? addend + at : NULL;
 
-        ZB_AS(zb_layernorm_bwd_row)
-        (p->cols, dy + at, x + at, p->gamma, p->mean[r], p->rstd[r],
-         addend != NULL ? addend + at : NULL, dx + at);
-    }
-}
-
-static void ZB_AS(rmsnorm_fwd_part)(const struct zb_device *dev,
-                                    const void *arg, int64_t begin, int64_t end,
-                                    int thread)
-{
-    const struct zb_k_rmsnorm_fwd *p = arg;
-    const ZB_ST *x = p->x;
-    ZB_ST *y = p->y;
-
-    (void)dev;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        ZB_AS(zb_rmsnorm_row)
-        (p->cols, (zb_real)p->eps, x + r * p->cols, p->gamma, y + r * p->cols,
-         p->rstd + r);
-    }
-}
-
-static void ZB_AS(rmsnorm_bwd_part)(const struct zb_device *dev,
-                                    const void *arg, int64_t begin, int64_t end,
-                                    int thread)
-{
-    const struct zb_k_rmsnorm_bwd *p = arg;
-    const ZB_ST *dy = p->dy, *x = p->x, *addend = p->addend;
-    ZB_ST *dx = p->dx;
-
-    (void)dev;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        int64_t at = r * p->cols;
-
-        ZB_AS(zb_rmsnorm_bwd_row)
-        (p->cols, dy + at, x + at, p->gamma, p->rstd[r],
-         addend != NULL ? addend + at : NULL, dx + at);
+        if (p->mean != NULL) {
+            ZB_AS(zb_layernorm_bwd_row)
+            (p->cols, dy + at, x + at, p->gamma, p->mean[r], p->rstd[r], more,
+             dx + at);
+        } else {
+            ZB_AS(zb_rmsnorm_bwd_row)
+            (p->cols, dy + at, x + at, p->gamma, p->rstd[r], more, dx + at);
+        }
     }
 }
 
