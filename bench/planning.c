@@ -3,18 +3,21 @@
  * What planning costs: a share of the first 100 steps' time, which must not be
  * more than 5 %.
  *
- *     bench/planning [STEPS]
+ *     bench/planning [STEPS [none|selective|full]]
  *
  * For models from tiny to small, stages on one thread each, it times planning
  * as zb_session_new() does it by default (cut and schedule chosen together),
- * and steps on the cpu backend. Planning is timed five times, steps STEPS times
- * (5); medians are printed. Exit status 1 when a share is above 5 %.
+ * and steps on the cpu backend, with the given way to recompute (none). Planning
+ * is timed five times, steps STEPS times (5); medians are printed. Exit status 1
+ * when a share is above 5 %.
  */
 #include "config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "zb/graph.h"
 #include "zb/machine.h"
 #include "zb/mem.h"
 #include "zb/model.h"
@@ -119,7 +122,8 @@ static enum zb_status time_steps(const struct zb_model *m,
     return st;
 }
 
-static enum zb_status one_size(const struct size *z, int n_steps, int *n_bad)
+static enum zb_status one_size(const struct size *z, int n_steps,
+                               enum zb_recompute recompute, int *n_bad)
 {
     struct zb_session_opts o;
     struct zb_model *m = NULL;
@@ -131,6 +135,7 @@ static enum zb_status one_size(const struct size *z, int n_steps, int *n_bad)
     o.n_micro = z->micro;
     o.max_rows = z->micro;
     o.max_seq = z->seq;
+    o.recompute = recompute;
     ZB_TRY(make_model(z, &m));
     st = time_plans(m, &o, &plan_ms);
     if (st == ZB_OK) {
@@ -145,18 +150,33 @@ static enum zb_status one_size(const struct size *z, int n_steps, int *n_bad)
     return ZB_OK;
 }
 
+/* ZB_N_RECOMPUTES when there is no such way. */
+static enum zb_recompute find_recompute(const char *name)
+{
+    int i = 0;
+
+    while (i < ZB_N_RECOMPUTES &&
+           strcmp(name, zb_recompute_str((enum zb_recompute)i)) != 0) {
+        i++;
+    }
+    return (enum zb_recompute)i;
+}
+
 int main(int argc, char **argv)
 {
     int n_steps = argc > 1 ? atoi(argv[1]) : 5, n_bad = 0;
+    enum zb_recompute recompute = find_recompute(argc > 2 ? argv[2] : "none");
 
-    if (n_steps < 1 || n_steps > MAX_TIMES) {
-        fprintf(stderr, "usage: planning [STEPS], 1 to %d\n", MAX_TIMES);
+    if (n_steps < 1 || n_steps > MAX_TIMES || recompute == ZB_N_RECOMPUTES) {
+        fprintf(stderr,
+                "usage: planning [STEPS [none|selective|full]], at most %d\n",
+                MAX_TIMES);
         return 2;
     }
     printf("%6s %6s %6s %6s %6s %10s %10s %9s\n", "width", "layers", "seq",
            "stages", "micro", "step ms", "plan ms", "share %");
     for (size_t i = 0; i < ZB_COUNT_OF(sizes); i++) {
-        if (one_size(&sizes[i], n_steps, &n_bad) != ZB_OK) {
+        if (one_size(&sizes[i], n_steps, recompute, &n_bad) != ZB_OK) {
             fprintf(stderr, "planning: %s\n", zb_error_text());
             return 1;
         }
