@@ -122,6 +122,11 @@ void zb_v_release(struct zb_v *v)
     memset(v, 0, sizeof(*v));
 }
 
+size_t zb_v_row_length(int m)
+{
+    return ((size_t)m + 7) / 8 / 2 * 16 + 8; /* an odd number of lines */
+}
+
 int zb_v_is_spent(const struct zb_v_budget *b)
 {
     return b->moves <= 0 ||

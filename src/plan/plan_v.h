@@ -58,6 +58,10 @@ enum zb_status zb_v_init(struct zb_v *v, const struct zb_plan_input *in,
                          enum zb_plan_objective objective) ZB_CHECKED;
 void zb_v_release(struct zb_v *v);
 
+/* Numbers of a row for each microbatch: m, or a few more, so that rows do not
+ * all begin in the same sets of a cache. */
+size_t zb_v_row_length(int m);
+
 /* Effort left. */
 struct zb_v_budget {
     int64_t moves;

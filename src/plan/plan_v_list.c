@@ -17,27 +17,42 @@
 #include "plan/plan_v.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "zb/mem.h"
 
 #define NOT_YET (-1.0)
+
+enum {
+    N_PASSES = ZB_V_B1 + 1, /* F0, F1, B0, B1 */
+    N_RECENT = 64
+};
 
 /* Where a stage stands. */
 struct stage {
     double clock;
     double mem;
     double waiting; /* what all Ws that may run would free */
+    double ready[N_PASSES]; /* when the input of the next one is there;
+                             * NOT_YET: unknown */
     int n[ZB_V_N_TYPES];
+    int len; /* of the order so far */
+    /* Its end, from the last multiple of N_RECENT on: stages write in turns,
+     * and their places in the order may all be in the same sets of a cache. */
+    uint8_t recent[N_RECENT];
 };
 
 struct zb_v_lister {
     const struct zb_v *v;
     const struct zb_v_rule *rule;
     struct stage *stage; /* [p] */
-    double *end;         /* [p][4][m] ends of F0, F1, B0, B1 */
-    double *wake;        /* [p] time of the next decision */
-    int *heap, *place;   /* [p] stages by wake, and where they are in it */
-    int n_heap;
+    double *end; /* [p][N_PASSES][row] ends of the passes */
+    size_t row;  /* from one type to the next */
+    /* A tree over the stages: who decides first below a node, and when. The
+     * root is 1, the children of i are 2i and 2i + 1, leaves the stages. */
+    double *wake; /* [2 * n_leaves] */
+    int *first;   /* [2 * n_leaves] */
+    int n_leaves;
     double (*time)[ZB_V_N_TYPES]; /* [p] of microbatch 0 in the pattern */
     uint8_t *order;
 };
@@ -52,14 +67,17 @@ enum zb_status zb_v_lister_new(const struct zb_v *v,
         return ZB_ENOMEM;
     }
     l->v = v;
+    l->row = zb_v_row_length(v->m);
+    for (l->n_leaves = 1; l->n_leaves < v->p;) {
+        l->n_leaves *= 2;
+    }
     l->stage = zb_alloc_array(p, sizeof(*l->stage));
-    l->end = zb_alloc_array(p * 4 * (size_t)v->m, sizeof(*l->end));
-    l->wake = zb_alloc_array(p, sizeof(*l->wake));
-    l->heap = zb_alloc_array(p, sizeof(*l->heap));
-    l->place = zb_alloc_array(p, sizeof(*l->place));
+    l->end = zb_alloc_array(p * N_PASSES * l->row, sizeof(*l->end));
+    l->wake = zb_alloc_array(2 * (size_t)l->n_leaves, sizeof(*l->wake));
+    l->first = zb_alloc_array(2 * (size_t)l->n_leaves, sizeof(*l->first));
     l->time = zb_alloc_array(p, sizeof(*l->time));
     if (l->stage == NULL || l->end == NULL || l->wake == NULL ||
-        l->heap == NULL || l->place == NULL || l->time == NULL) {
+        l->first == NULL || l->time == NULL) {
         zb_v_lister_free(l);
         return ZB_ENOMEM;
     }
@@ -75,54 +93,53 @@ void zb_v_lister_free(struct zb_v_lister *l)
     zb_free(l->stage);
     zb_free(l->end);
     zb_free(l->wake);
-    zb_free(l->heap);
-    zb_free(l->place);
+    zb_free(l->first);
     zb_free(l->time);
     zb_free(l);
 }
 
-/* ---- heap of stages ---- */
+/* ---- who decides next ---- */
 
-static void heap_put(struct zb_v_lister *l, int at, int s)
+static double wake_of(const struct zb_v_lister *l, int s)
 {
-    l->heap[at] = s;
-    l->place[s] = at;
+    return l->wake[l->n_leaves + s];
 }
 
 /* Equal times go to the stage nearer the turn: it feeds the others. */
-static int is_sooner(const struct zb_v_lister *l, int a, int b)
+static void play(struct zb_v_lister *l, int at)
 {
-    return l->wake[a] < l->wake[b] || (l->wake[a] == l->wake[b] && a > b);
-}
+    int from = 2 * at;
 
-static void sift(struct zb_v_lister *l, int s)
-{
-    int at = l->place[s];
-
-    while (at > 0 && is_sooner(l, s, l->heap[(at - 1) / 2])) {
-        heap_put(l, at, l->heap[(at - 1) / 2]);
-        at = (at - 1) / 2;
-    }
-    for (;;) {
-        int child = 2 * at + 1;
-
-        if (child + 1 < l->n_heap &&
-            is_sooner(l, l->heap[child + 1], l->heap[child])) {
-            child++;
-        }
-        if (child >= l->n_heap || !is_sooner(l, l->heap[child], s)) {
-            break;
-        }
-        heap_put(l, at, l->heap[child]);
-        at = child;
-    }
-    heap_put(l, at, s);
+    from += l->wake[from + 1] <= l->wake[from];
+    l->wake[at] = l->wake[from];
+    l->first[at] = l->first[from];
 }
 
 static void wake_at(struct zb_v_lister *l, int s, double time)
 {
-    l->wake[s] = time;
-    sift(l, s);
+    int at = l->n_leaves + s;
+
+    l->wake[at] = time;
+    while ((at /= 2) > 0) {
+        int was = l->first[at];
+
+        play(l, at);
+        if (was != s && l->first[at] != s) {
+            break; /* nothing changes above */
+        }
+    }
+}
+
+/* Only stage 0 has something to do. */
+static void reset_tree(struct zb_v_lister *l)
+{
+    for (int i = 0; i < l->n_leaves; i++) {
+        l->wake[l->n_leaves + i] = i == 0 ? 0 : INFINITY;
+        l->first[l->n_leaves + i] = i;
+    }
+    for (int at = l->n_leaves - 1; at > 0; at--) {
+        play(l, at);
+    }
 }
 
 /* ---- the pattern ---- */
@@ -152,8 +169,7 @@ void zb_v_pattern_times(const struct zb_v *v, const struct zb_v_rule *r,
 
 static double *end_of(const struct zb_v_lister *l, int s, int type, int k)
 {
-    return &l->end[((size_t)s * 4 + (size_t)type) * (size_t)l->v->m +
-                   (size_t)k];
+    return &l->end[((size_t)s * N_PASSES + (size_t)type) * l->row + (size_t)k];
 }
 
 /* When the input of the next node of a type is there; NOT_YET if unknown. */
@@ -162,6 +178,9 @@ static double ready(const struct zb_v_lister *l, int s, int type)
     int peer = s + zb_v_input_step[type], k = l->stage[s].n[type];
     double end;
 
+    if (k == l->v->m) {
+        return NOT_YET;
+    }
     if (peer < 0 || peer == l->v->p) {
         int own = zb_v_needs[type];
 
@@ -215,20 +234,15 @@ static void look(const struct zb_v_lister *l, int s, struct choice *now,
                  struct choice *later)
 {
     const struct stage *st = &l->stage[s];
-    double clock = l->wake[s];
+    double clock = wake_of(l, s);
 
     *now = *later = (struct choice){.type = -1, .start = INFINITY,
                                     .prio = INFINITY};
     for (int t = ZB_V_F0; t <= ZB_V_B1; t++) {
         int room;
-        struct choice c = {.type = t};
+        struct choice c = {.type = t, .start = st->ready[t]};
 
-        if (st->n[t] == l->v->m ||
-            (t >= ZB_V_B0 && st->n[t] == st->n[t - 2])) {
-            continue;
-        }
-        c.start = ready(l, s, t);
-        if (c.start == NOT_YET) {
+        if (c.start == NOT_YET || (t >= ZB_V_B0 && st->n[t] == st->n[t - 2])) {
             continue;
         }
         c.prio = st->n[t] * l->v->work + l->time[s][t];
@@ -253,17 +267,56 @@ static void look(const struct zb_v_lister *l, int s, struct choice *now,
     }
 }
 
+/* The input of the next node of a type is there. */
+static void feed(struct zb_v_lister *l, int s, int type, double time)
+{
+    double next = fmax(time, l->stage[s].clock);
+
+    l->stage[s].ready[type] = time;
+    if (wake_of(l, s) > next) {
+        wake_at(l, s, next);
+    }
+}
+
+/* What the k-th pass of a type is the input of, if that comes next there. */
+static void feed_output(struct zb_v_lister *l, int s, int type, int k)
+{
+    static const int turn[N_PASSES] = {[ZB_V_F0] = ZB_V_F1,
+                                       [ZB_V_F1] = ZB_V_B1,
+                                       [ZB_V_B1] = ZB_V_B0,
+                                       [ZB_V_B0] = -1};
+    int peer = s - zb_v_input_step[type];
+    double end = *end_of(l, s, type, k);
+
+    if (peer >= 0 && peer < l->v->p) {
+        if (l->stage[peer].n[type] == k) {
+            feed(l, peer, type, end + l->v->c);
+        }
+    } else if (turn[type] >= 0 && l->stage[s].n[turn[type]] == k) {
+        l->stage[s].ready[turn[type]] = end;
+    }
+}
+
+/* Put a stage's recent nodes into the order, when they are n in all. */
+static void flush(struct zb_v_lister *l, int s, int n)
+{
+    const struct stage *st = &l->stage[s];
+    size_t at = (size_t)s * (size_t)l->v->len + (size_t)(st->len - n);
+
+    memcpy(&l->order[at], st->recent, (size_t)n);
+}
+
 static void append(struct zb_v_lister *l, int s, int type)
 {
     const struct zb_v *v = l->v;
     struct stage *st = &l->stage[s];
-    double end = l->wake[s] + v->cost[s][type];
-    int k = st->n[type]++, at = 0, peer;
+    double end = wake_of(l, s) + v->cost[s][type];
+    int k = st->n[type]++;
 
-    for (int t = 0; t < ZB_V_N_TYPES; t++) {
-        at += st->n[t];
+    st->recent[st->len++ % N_RECENT] = (uint8_t)type;
+    if (st->len % N_RECENT == 0) {
+        flush(l, s, N_RECENT);
     }
-    l->order[(size_t)s * (size_t)v->len + (size_t)at - 1] = (uint8_t)type;
     st->clock = end;
     st->mem += v->mem[s][type];
     if (type >= ZB_V_W0) {
@@ -273,11 +326,8 @@ static void append(struct zb_v_lister *l, int s, int type)
         if (type >= ZB_V_B0) {
             st->waiting += v->mem[s][type + 2];
         }
-        peer = s - zb_v_input_step[type];
-        if (peer >= 0 && peer < v->p && l->stage[peer].n[type] == k &&
-            l->wake[peer] > fmax(end + v->c, l->stage[peer].clock)) {
-            wake_at(l, peer, fmax(end + v->c, l->stage[peer].clock));
-        }
+        st->ready[type] = ready(l, s, type);
+        feed_output(l, s, type, k);
     }
     wake_at(l, s, end);
 }
@@ -288,7 +338,7 @@ static int is_patient(const struct zb_v_lister *l, int s,
 {
     return later->type >= 0 && later->type < ZB_V_W0 &&
            later->prio < now->prio &&
-           later->start - l->wake[s] <
+           later->start - wake_of(l, s) <
                l->rule->patience * l->v->cost[s][later->type];
 }
 
@@ -300,7 +350,7 @@ static void decide(struct zb_v_lister *l, int s)
     look(l, s, &now, &later);
     if (now.type >= 0 && !is_patient(l, s, &now, &later)) {
         append(l, s, now.type);
-    } else if (w >= 0 && later.start - l->wake[s] >=
+    } else if (w >= 0 && later.start - wake_of(l, s) >=
                              l->rule->w_gap * l->v->cost[s][w]) {
         append(l, s, w);
     } else {
@@ -311,18 +361,16 @@ static void decide(struct zb_v_lister *l, int s)
 static void start(struct zb_v_lister *l)
 {
     const struct zb_v *v = l->v;
-    size_t n = (size_t)v->p * 4 * (size_t)v->m;
+    size_t n = (size_t)v->p * N_PASSES * l->row;
 
     for (size_t i = 0; i < n; i++) {
         l->end[i] = NOT_YET;
     }
-    l->n_heap = 0;
     for (int s = 0; s < v->p; s++) {
-        l->stage[s] = (struct stage){.clock = 0};
-        l->wake[s] = s == 0 ? 0 : INFINITY;
-        heap_put(l, l->n_heap++, s);
-        sift(l, s);
+        l->stage[s] = (struct stage){
+            .ready = {s == 0 ? 0 : NOT_YET, NOT_YET, NOT_YET, NOT_YET}};
     }
+    reset_tree(l);
 }
 
 double zb_v_list(struct zb_v_lister *l, const struct zb_v_rule *rule,
@@ -336,13 +384,14 @@ double zb_v_list(struct zb_v_lister *l, const struct zb_v_rule *rule,
     l->order = order;
     start(l);
     zb_v_pattern_times(v, rule, l->time);
-    while (!isinf(l->wake[l->heap[0]])) {
-        decide(l, l->heap[0]);
+    while (!isinf(l->wake[1])) {
+        decide(l, l->first[1]);
     }
     b->moves -= n;
     for (int s = 0; s < v->p; s++) {
         const int *done = l->stage[s].n;
 
+        flush(l, s, l->stage[s].len % N_RECENT);
         if (done[ZB_V_W0] < v->m || done[ZB_V_W1] < v->m) {
             return INFINITY;
         }
