@@ -22,9 +22,14 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "plan/plan_v.h"
 #include "zb/mem.h"
 
 enum pass { PASS_F, PASS_B, PASS_W };
+
+/* Where a W may delay a pass: the rules for filling gaps are the sets of the
+ * first two. */
+enum { FILL_F = 1, FILL_B = 2, FILL_ALWAYS = 4, N_RULES = 4 };
 
 struct lane {
     double clock, mem, bubble;
@@ -36,7 +41,8 @@ struct lane {
 };
 
 struct attempt {
-    double *end;       /* [pass][leg][stage][mb], -1 until placed */
+    double *end;       /* [pass F, B][leg][stage][row], -1 until placed */
+    double last_w;     /* end of the very last W, -1 until placed */
     struct lane *lane; /* [p] */
     uint8_t *bytes;    /* storage of the lanes' arrays */
     double worst;      /* the largest bubble of all lanes */
@@ -45,8 +51,10 @@ struct attempt {
 struct vgen {
     const struct zb_plan_vgen_input *in;
     int p, m;
+    size_t row; /* from stage to stage in `end` */
     int is_stuck;
-    int fill_f, fill_b;
+    unsigned fill; /* the rule */
+    unsigned used; /* which ones there was an occasion for */
     double *allowed; /* [p] bubbles of the attempt before, -1 at first */
     double max_allowed;
     struct attempt *now;
@@ -57,7 +65,7 @@ static size_t slot(const struct vgen *g, enum pass pass, int leg, int stage,
 {
     size_t row = ((size_t)pass * 2 + (size_t)leg) * (size_t)g->p;
 
-    return (row + (size_t)stage) * (size_t)g->m + (size_t)mb;
+    return (row + (size_t)stage) * g->row + (size_t)mb;
 }
 
 /* The pass that hands its result to this one from another stage: its end, -1
@@ -78,7 +86,7 @@ static int has_local_input(const struct vgen *g, enum pass pass, int leg,
     const double *end = g->now->end;
 
     if (pass == PASS_W) {
-        return end[slot(g, PASS_B, leg, stage, mb)] >= 0;
+        return 1; /* it comes from the queue */
     }
     if (leg == 1) {
         return end[slot(g, pass, 0, stage, mb)] >= 0;
@@ -112,7 +120,11 @@ static void place(struct vgen *g, enum pass pass, int leg, int stage)
         l->bubble += done - soon;
         g->now->worst = fmax(g->now->worst, l->bubble);
     }
-    g->now->end[slot(g, pass, leg, stage, mb)] = done;
+    if (pass != PASS_W) {
+        g->now->end[slot(g, pass, leg, stage, mb)] = done;
+    } else if (leg == 1 && stage == g->p - 1 && mb == g->m - 1) {
+        g->now->last_w = done;
+    }
     l->clock = done;
     l->mem += g->in->mem[pass];
     l->placed[l->n_placed++] = (uint8_t)(pass * 2 + leg);
@@ -149,10 +161,10 @@ static void make_room(struct vgen *g, enum pass pass, int stage)
 }
 
 /* Use the time before a pass's input arrives for Ws that are waiting; one that
- * does not fit may go too (if the rule says so) where the stage can afford
+ * does not fit may go too (if the rule has `where`) where the stage can afford
  * the delay. */
 static void fill_gap(struct vgen *g, enum pass pass, int leg, int stage,
-                     int may_delay)
+                     unsigned where)
 {
     const struct lane *l = &g->now->lane[stage];
     double allowed = g->allowed[stage], c = g->in->c_cost, from, slack;
@@ -166,11 +178,14 @@ static void fill_gap(struct vgen *g, enum pass pass, int leg, int stage,
     if (!has_from) {
         /* The original looks at the last element of its table then: the end
          * of the very last W, which matters once that is placed. */
-        from = g->now->end[slot(g, PASS_W, 1, g->p - 1, g->m - 1)];
+        from = g->now->last_w;
     }
     slack = fmax(g->now->worst, g->max_allowed - allowed) - l->bubble;
-    if (!g->is_stuck && has_w(l) && from + c - l->clock > slack && may_delay) {
-        place_w(g, stage);
+    if (!g->is_stuck && has_w(l) && from + c - l->clock > slack) {
+        g->used |= where;
+        if (g->fill & where) {
+            place_w(g, stage);
+        }
     }
 }
 
@@ -240,13 +255,13 @@ static void round_of_b(struct vgen *g, uint8_t *leg)
     }
     for (int i = g->p - 1; i >= 0; i--) {
         if (leg[i] == 1) {
-            fill_gap(g, PASS_B, 1, i, 1);
+            fill_gap(g, PASS_B, 1, i, FILL_ALWAYS);
             place(g, PASS_B, 1, i);
         }
     }
     for (int i = 0; i < g->p; i++) {
         if (leg[i] == 0) {
-            fill_gap(g, PASS_B, 0, i, g->fill_b);
+            fill_gap(g, PASS_B, 0, i, FILL_B);
             place(g, PASS_B, 0, i);
         }
     }
@@ -282,7 +297,7 @@ static void round_of_f(struct vgen *g)
 
         if (leg >= 0) {
             make_room(g, PASS_F, i);
-            fill_gap(g, PASS_F, leg, i, g->fill_f);
+            fill_gap(g, PASS_F, leg, i, FILL_F);
             place(g, PASS_F, leg, i);
         }
     }
@@ -292,9 +307,10 @@ static void reset(struct vgen *g)
 {
     size_t p = (size_t)g->p, m = (size_t)g->m;
 
-    for (size_t i = 0; i < 6 * p * m; i++) {
+    for (size_t i = 0; i < 4 * p * g->row; i++) {
         g->now->end[i] = -1;
     }
+    g->now->last_w = -1;
     memset(g->now->lane, 0, p * sizeof(*g->now->lane));
     for (size_t i = 0; i < p; i++) {
         g->now->lane[i].placed = g->now->bytes + i * 8 * m;
@@ -324,7 +340,7 @@ static enum zb_status attempt_init(struct attempt *a, const struct vgen *g)
 {
     size_t p = (size_t)g->p, m = (size_t)g->m;
 
-    a->end = zb_alloc_array(6 * p * m, sizeof(*a->end));
+    a->end = zb_alloc_array(4 * p * g->row, sizeof(*a->end));
     a->lane = zb_alloc_array(p, sizeof(*a->lane));
     a->bytes = zb_alloc_array(8 * p * m, 1);
     a->worst = INFINITY;
@@ -341,7 +357,8 @@ static void attempt_release(struct attempt *a)
 
 /* Attempts under the current rule: each allows the bubbles of the one before,
  * until the largest bubble stops shrinking. The first of the best stays in
- * *best. */
+ * *best. Without an occasion for a delay there is none with more allowed
+ * either, and the next attempt would be the same. */
 static void improve(struct vgen *g, struct attempt **best, uint8_t *leg)
 {
     for (int i = 0; i < g->p; i++) {
@@ -363,7 +380,8 @@ static void improve(struct vgen *g, struct attempt **best, uint8_t *leg)
             g->now = *best;
             *best = done;
         }
-        if (g->max_allowed >= 0 && !(done->worst < g->max_allowed)) {
+        if (g->used == 0 ||
+            (g->max_allowed >= 0 && !(done->worst < g->max_allowed))) {
             return;
         }
         g->max_allowed = fmax(0, done->worst);
@@ -396,13 +414,16 @@ static enum zb_status write_nodes(const struct vgen *g, const struct attempt *a,
     for (int i = 0; i < g->p; i++) {
         const struct lane *l = &a->lane[i];
         int count[6] = {0};
+        double end = 0;
 
         ZB_TRY(zb_plan_stage_alloc(s, i, (size_t)l->n_placed));
         for (int j = 0; j < l->n_placed; j++) {
             int what = l->placed[j], leg = what % 2, mb = count[what]++;
             enum pass pass = (enum pass)(what / 2);
-            double end = a->end[slot(g, pass, leg, i, mb)];
 
+            /* A W never waits. */
+            end = pass == PASS_W ? end + g->in->cost[PASS_W]
+                                 : a->end[slot(g, pass, leg, i, mb)];
             s->stages[i].node[j] = (struct zb_node){
                 .type = types[pass],
                 .chunk = pass == PASS_F ? leg : 1 - leg,
@@ -415,16 +436,37 @@ static enum zb_status write_nodes(const struct vgen *g, const struct attempt *a,
     return ZB_OK;
 }
 
+/* Whether a rule gives what one with more in it gave: what there was no
+ * occasion for makes no difference. */
+static int is_known(unsigned fill, unsigned *used)
+{
+    static const unsigned more[] = {FILL_F, FILL_B};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(more); i++) {
+        unsigned with = fill | more[i];
+
+        if (with != fill && !(used[with] & more[i])) {
+            used[fill] = used[with];
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static enum zb_status search(struct vgen *g, struct attempt *a, uint8_t *leg,
                              struct zb_schedule *s, double *pv_time_out)
 {
     struct attempt *best = &a[0];
+    unsigned used[N_RULES];
 
     g->now = &a[1];
-    for (int rule = 0; rule < 4 && !g->is_stuck; rule++) {
-        g->fill_b = rule < 2;
-        g->fill_f = rule % 2 == 0;
-        improve(g, &best, leg);
+    for (unsigned fill = N_RULES; fill-- > 0 && !g->is_stuck;) {
+        if (!is_known(fill, used)) {
+            g->fill = fill | FILL_ALWAYS;
+            g->used = 0;
+            improve(g, &best, leg);
+            used[fill] = g->used;
+        }
     }
     if (g->is_stuck) {
         return zb_fail(ZB_EINFEASIBLE, "the generator of get_v_schedule cannot "
@@ -439,7 +481,10 @@ static enum zb_status search(struct vgen *g, struct attempt *a, uint8_t *leg,
 enum zb_status zb_plan_vgen(const struct zb_plan_vgen_input *in,
                             struct zb_schedule *s, double *pv_time_out)
 {
-    struct vgen g = {.in = in, .p = s->n_stage, .m = s->n_micro};
+    struct vgen g = {.in = in,
+                     .p = s->n_stage,
+                     .m = s->n_micro,
+                     .row = zb_v_row_length(s->n_micro)};
     struct attempt a[2] = {{0}};
     uint8_t *leg = zb_alloc_array((size_t)g.p, 1);
     enum zb_status st = ZB_ENOMEM;
