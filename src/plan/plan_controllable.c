@@ -379,7 +379,9 @@ static void take_pass(struct run *r, int stage, const struct choice *c)
     }
 }
 
-static void run_all(struct run *r)
+/* Run all nodes; fewer when only trying and it shows that the makespan will
+ * not be less than `most`, or the memory not suffice. 0 in that case. */
+static int run_all(struct run *r, double most)
 {
     size_t n = 6 * (size_t)r->in->n_stage * (size_t)r->n_micro;
 
@@ -391,6 +393,9 @@ static void run_all(struct run *r)
         struct choice c = r->next[stage];
 
         ZB_BUG_IF(isinf(c.start), "the block is stuck on stage %d", stage);
+        if (r->s == NULL && (c.start >= most || r->is_over)) {
+            return 0;
+        }
         if (c.is_w) {
             take_w(r, stage, c.w_chunk);
         } else {
@@ -400,6 +405,7 @@ static void run_all(struct run *r)
         }
         refresh(r, stage);
     }
+    return 1;
 }
 
 static double makespan_of(const struct run *r)
@@ -541,7 +547,9 @@ static struct way best_way(struct run *r, const struct block *block,
 
         r->rule = w.rule;
         run_reset(r, &w.block, n_chunks, n_micro);
-        run_all(r);
+        if (!run_all(r, least)) {
+            continue;
+        }
         makespan = makespan_of(r) + (m - n_micro) * period_of(r);
         if (!r->is_over && makespan < least) {
             least = makespan;
@@ -567,7 +575,7 @@ static enum zb_status fill(struct run *r, int down, int up, double n_chunks,
     r->s = s;
     r->rule = way.rule;
     run_reset(r, &way.block, n_chunks, s->n_micro);
-    run_all(r);
+    run_all(r, INFINITY);
     return ZB_OK;
 }
 
