@@ -96,7 +96,7 @@ static struct zb_session_opts session_of(const struct zbplan_config *c,
     if (o->search.budget >= 0) {
         so.plan.budget = o->search.budget;
     }
-    if (o->search.time_limit_ms > 0) {
+    if (o->has_time_limit) {
         so.plan.time_limit_ms = o->search.time_limit_ms;
     }
     if (o->max_mem.n == 1) {

@@ -412,6 +412,7 @@ static enum zb_status take_option(struct zbplan_opts *o, int key,
     case OPT_BUDGET:
         return parse_budget(arg, &o->search.budget);
     case OPT_TIME_LIMIT:
+        o->has_time_limit = 1;
         return parse_time_limit(arg, &o->search.time_limit_ms);
     case OPT_MESSAGES:
         o->has_messages = 1;

@@ -38,6 +38,7 @@ struct zbplan_opts {
     int has_messages; /* in a drawing */
     struct zb_plan_opts search;
     int has_objective; /* it was given */
+    int has_time_limit;
     /* Time and memory of F, B, W; either one value or one per chunk. */
     struct zbplan_list cost[3], mem[3];
     double c_cost;

@@ -262,5 +262,10 @@ run 0 --budget 0 -f json examples/steady.ini
 out '"objective":"steady"'
 run 0 --budget 0 -f json --objective step examples/steady.ini
 out '"objective":"step"'
+cp examples/quickstart.ini examples/limit.ini
+printf '\n[schedule]\ntime_limit_ms = 1\n' >>examples/limit.ini
+run 0 -f nodes -o unlimited examples/quickstart.ini
+run 0 -f nodes -o limit-0 --time-limit 0 examples/limit.ini
+cmp unlimited limit-0 || fail "--time-limit 0 leaves the limit of a file"
 
 finish
