@@ -65,7 +65,9 @@ struct zb_launch {
     struct zb_access access[ZB_MAX_ACCESS];
 };
 
-/* Add a range of n reals to what a launch touches; none when ptr is NULL. */
+/* Add a range of n elements to what a launch touches; none when ptr is NULL. */
+void zb_launch_elems(struct zb_launch *launch, enum zb_dtype dtype,
+                     const void *ptr, int64_t n, enum zb_access_mode mode);
 void zb_launch_reals(struct zb_launch *launch, const zb_real *ptr, int64_t n,
                      enum zb_access_mode mode);
 

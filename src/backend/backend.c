@@ -96,8 +96,8 @@ enum zb_status zb_backend_find(const char *name,
     return refuse(name);
 }
 
-void zb_launch_reals(struct zb_launch *launch, const zb_real *ptr, int64_t n,
-                     enum zb_access_mode mode)
+void zb_launch_elems(struct zb_launch *launch, enum zb_dtype dtype,
+                     const void *ptr, int64_t n, enum zb_access_mode mode)
 {
     if (ptr == NULL) {
         return;
@@ -105,7 +105,13 @@ void zb_launch_reals(struct zb_launch *launch, const zb_real *ptr, int64_t n,
     ZB_BUG_IF(launch->n_access == ZB_MAX_ACCESS,
               "%s touches too many ranges", launch->label);
     launch->access[launch->n_access++] =
-        (struct zb_access){ptr, (size_t)n * sizeof(zb_real), mode};
+        (struct zb_access){ptr, (size_t)n * zb_dtype_bytes(dtype), mode};
+}
+
+void zb_launch_reals(struct zb_launch *launch, const zb_real *ptr, int64_t n,
+                     enum zb_access_mode mode)
+{
+    zb_launch_elems(launch, ZB_DTYPE_REAL, ptr, n, mode);
 }
 
 enum zb_status zb_backend_open(const char *name,

@@ -73,14 +73,6 @@ size_t zb_optim_state_reals(const struct zb_optim *opt)
     return opt->momentum != 0 ? 1 : 0;
 }
 
-static void writes_stored(struct zb_launch *l, const struct zb_optim_param *p)
-{
-    if (p->stored != NULL) {
-        l->access[l->n_access++] = (struct zb_access){
-            p->stored, (size_t)p->n * zb_dtype_bytes(p->dtype), ZB_WRITE};
-    }
-}
-
 static enum zb_status adamw_step(const struct zb_optim *opt,
                                  const struct zb_backend_ops *ops,
                                  struct zb_stream *stream,
@@ -110,7 +102,7 @@ static enum zb_status adamw_step(const struct zb_optim *opt,
     zb_launch_reals(&l, p->param, p->n, ZB_READ_WRITE);
     zb_launch_reals(&l, p->m, p->n, ZB_READ_WRITE);
     zb_launch_reals(&l, p->v, p->n, ZB_READ_WRITE);
-    writes_stored(&l, p);
+    zb_launch_elems(&l, p->dtype, p->stored, p->n, ZB_WRITE);
     return ops->launch(stream, &l);
 }
 
@@ -138,7 +130,7 @@ static enum zb_status sgd_step(const struct zb_optim *opt,
     zb_launch_reals(&l, p->grad, p->n, ZB_READ);
     zb_launch_reals(&l, p->param, p->n, ZB_READ_WRITE);
     zb_launch_reals(&l, p->m, p->n, ZB_READ_WRITE);
-    writes_stored(&l, p);
+    zb_launch_elems(&l, p->dtype, p->stored, p->n, ZB_WRITE);
     return ops->launch(stream, &l);
 }
 

@@ -15,11 +15,9 @@ enum zb_status zb_fill(const struct zb_backend_ops *ops,
                        int64_t n, double value, const char *label)
 {
     struct zb_k_fill k = {.n = n, .value = value, .dtype = dtype, .y = y};
-    struct zb_launch l = {
-        .kernel = ZB_K_fill, .label = label, .params = &k, .n_access = 1};
+    struct zb_launch l = {.kernel = ZB_K_fill, .label = label, .params = &k};
 
-    l.access[0] =
-        (struct zb_access){y, (size_t)n * zb_dtype_bytes(dtype), ZB_WRITE};
+    zb_launch_elems(&l, dtype, y, n, ZB_WRITE);
     return ops->launch(stream, &l);
 }
 
@@ -45,13 +43,10 @@ enum zb_status zb_fill_normal(const struct zb_backend_ops *ops,
         .dtype = dtype,
         .y = y,
     };
-    struct zb_launch l = {.kernel = ZB_K_fill_normal,
-                          .label = name,
-                          .params = &k,
-                          .n_access = 1};
+    struct zb_launch l = {
+        .kernel = ZB_K_fill_normal, .label = name, .params = &k};
 
-    l.access[0] =
-        (struct zb_access){y, (size_t)n * zb_dtype_bytes(dtype), ZB_WRITE};
+    zb_launch_elems(&l, dtype, y, n, ZB_WRITE);
     return ops->launch(stream, &l);
 }
 

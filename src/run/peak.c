@@ -26,11 +26,10 @@ static enum zb_status product(struct zb_worker *w, char *mem, int64_t n)
                           .lda = n,
                           .ldb = n,
                           .ldc = n};
-    struct zb_launch l = {
-        .kernel = ZB_K_gemm, .label = "peak", .params = &k, .n_access = 2};
+    struct zb_launch l = {.kernel = ZB_K_gemm, .label = "peak", .params = &k};
 
-    l.access[0] = (struct zb_access){mem, 2 * bytes, ZB_READ};
-    l.access[1] = (struct zb_access){k.c, bytes, ZB_WRITE};
+    zb_launch_elems(&l, dtype, mem, 2 * n * n, ZB_READ);
+    zb_launch_elems(&l, dtype, k.c, n * n, ZB_WRITE);
     return w->ops->launch(w->stream, &l);
 }
 

@@ -294,13 +294,10 @@ enum zb_status zb_worker_convert(struct zb_worker *w, enum zb_dtype from,
 {
     struct zb_k_convert k = {
         .n = n, .x_dtype = from, .y_dtype = to, .x = src, .y = dst};
-    struct zb_launch l = {
-        .kernel = ZB_K_convert, .label = label, .params = &k, .n_access = 2};
+    struct zb_launch l = {.kernel = ZB_K_convert, .label = label, .params = &k};
 
-    l.access[0] = (struct zb_access){
-        src, (size_t)n * zb_dtype_bytes(from), ZB_READ};
-    l.access[1] = (struct zb_access){
-        dst, (size_t)n * zb_dtype_bytes(to), ZB_WRITE};
+    zb_launch_elems(&l, from, src, n, ZB_READ);
+    zb_launch_elems(&l, to, dst, n, ZB_WRITE);
     return w->ops->launch(w->stream, &l);
 }
 
