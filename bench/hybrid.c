@@ -10,15 +10,15 @@
  * A chunk's F, B and W take UNIT_US each; a stage of 1f1b has two of them in
  * one. M = 2 pp microbatches for each replica. Reducing a stage's gradients
  * takes PERCENT of the compute of a step, and so does gathering parameters.
- * Both are a part of each step: a step reduces, updates, and begins to gather, which
- * the next step waits for. The gains are those of whole steps.
+ * Both are a part of each step: a step reduces, updates, and begins to gather,
+ * which the next step waits for. The gains are those of whole steps.
  *
  * Of the overlap there are four times of a step: `free`, where a byte takes no
  * time; `late`, where all is reduced behind the last pass and all is gathered
  * before the first; then with only one of the two late. "Each way" is half of
- * what `late` is above `free`; what is hidden of a reduction is the part of that
- * by which a step is shorter when reducing (but not gathering) overlaps, and
- * the same the other way round. "Left" is what a step with both overlapped
+ * what `late` is above `free`; what is hidden of a reduction is the part of
+ * that by which a step is shorter when reducing (but not gathering) overlaps,
+ * and the same the other way round. "Left" is what a step with both overlapped
  * takes more than a free one.
  *
  * On a simulated device a reduction begins when all ranks have their gradients

@@ -156,7 +156,8 @@ static enum zb_status one_case(const struct args *a, enum plan_table table,
         printf("%-36s %9g best %9g %+6.2f %% bound %9g (listed %9g) "
                "%5.2f %% %6.0f ms\n",
                k->name, s->makespan, k->best, 100 * (s->makespan / k->best - 1),
-               s->lower_bound, k->bound, 100 * (s->makespan / k->bound - 1), ms);
+               s->lower_bound, k->bound, 100 * (s->makespan / k->bound - 1),
+               ms);
         fflush(stdout);
     }
     zb_schedule_free(s);

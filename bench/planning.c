@@ -7,9 +7,9 @@
  *
  * For models from tiny to small, stages on one thread each, it times planning
  * as zb_session_new() does it by default (cut and schedule chosen together),
- * and steps on the cpu backend, with the given way to recompute (none). Planning
- * is timed five times, steps STEPS times (5); medians are printed. Exit status 1
- * when a share is above 5 %.
+ * and steps on the cpu backend, with the given way to recompute (none).
+ * Planning is timed five times, steps STEPS times (5); medians are printed.
+ * Exit status 1 when a share is above 5 %.
  */
 #include "config.h"
 

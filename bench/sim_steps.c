@@ -35,8 +35,9 @@ int sim_options(int argc, char **argv, const char *name, const char *letters,
     }
     if (u->unit_us <= 0 || u->n_steps < 1 || u->n_steps > SIM_STEPS_MAX ||
         u->percent < 0) {
-        fprintf(stderr, "%s: UNIT_US above 0, 1 to %d STEPS, PERCENT of 0 or "
-                        "more\n",
+        fprintf(stderr,
+                "%s: UNIT_US above 0, 1 to %d STEPS, PERCENT of 0 or "
+                "more\n",
                 name, SIM_STEPS_MAX);
         return -1;
     }

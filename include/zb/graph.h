@@ -434,7 +434,7 @@ struct zb_chunk_run {
      * n_ops[ZB_PASS_W] at its end: the gradients of uses with that use_done
      * are complete. */
     enum zb_status (*at_launch)(void *arg, int launch);
-    void *at_arg; /* of both */
+    void *at_arg;                 /* of both */
     uint64_t seed, step;          /* dropout */
     const int64_t *sample;        /* [batch] global sample indices */
 };

@@ -217,8 +217,8 @@ struct zb_k_rope {
  * counter (sample, block); the four numbers of a block belong to elements
  * 4 block to 4 block + 3. Of attention, key j of query i of head h is in block
  * 2^48 h + 2^24 i + j / 4, however long the sequence is. Samples, heads and
- * places are those of the whole model, whatever part of it a device has, so that
- * all layouts drop the same, padded or not. */
+ * places are those of the whole model, whatever part of it a device has, so
+ * that all layouts drop the same, padded or not. */
 struct zb_k_philox {
     uint64_t seed;
     uint64_t step;
@@ -233,12 +233,12 @@ struct zb_k_philox {
  * Queries and keys may be parts of sequences of `whole` rows: query i is row
  * q_first + i, key j is row k_first + j, and what follows is about those. The
  * last n_padding rows are no keys: the sequence was made longer for its layout.
- * Keys j with key_mask[b,j] == 0 are left out, as are j > i when causal; a query
- * with no key left in the whole sequence averages all keys that causality allows, so
- * that q and k get no gradient from it. A query of which no key is in this part
- * gets a finite out and an lse that attention_merge counts as nothing.
- * Softmax weights are dropped with probability `dropout` and the rest divided
- * by 1 - dropout. No matrix of all scores is stored. */
+ * Keys j with key_mask[b,j] == 0 are left out, as are j > i when causal; a
+ * query with no key left in the whole sequence averages all keys that causality
+ * allows, so that q and k get no gradient from it. A query of which no key is
+ * in this part gets a finite out and an lse that attention_merge counts as
+ * nothing. Softmax weights are dropped with probability `dropout` and the rest
+ * divided by 1 - dropout. No matrix of all scores is stored. */
 struct zb_k_attention_fwd {
     int64_t batch, seq, kv_seq, q_heads, kv_heads, head_dim;
     int64_t whole, n_padding, q_first, k_first;

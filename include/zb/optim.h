@@ -107,8 +107,8 @@ struct zb_scaler {
 enum zb_status zb_scaler_init(struct zb_scaler *s,
                               const struct zb_scaler_opts *o) ZB_CHECKED;
 
-/* After each step. ZB_EDEVICE, and nothing changes, when the scale would have to
- * fall and is min_scale: nothing can help then. */
+/* After each step. ZB_EDEVICE, and nothing changes, when the scale would have
+ * to fall and is min_scale: nothing can help then. */
 enum zb_status zb_scaler_update(struct zb_scaler *s,
                                 int is_overflow) ZB_CHECKED;
 

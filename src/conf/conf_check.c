@@ -239,16 +239,14 @@ static enum zb_status check_scales(const struct zb_conf *conf)
     const struct zb_conf_precision *fp = &conf->precision;
 
     if (fp->min_scale > fp->initial_scale) {
-        return more_than(where_set(conf, "precision.min_scale",
-                                   "precision.initial_scale"),
-                         "min_scale", fp->min_scale, "initial_scale",
-                         fp->initial_scale);
+        return more_than(
+            where_set(conf, "precision.min_scale", "precision.initial_scale"),
+            "min_scale", fp->min_scale, "initial_scale", fp->initial_scale);
     }
     if (fp->initial_scale > fp->max_scale) {
-        return more_than(where_set(conf, "precision.max_scale",
-                                   "precision.initial_scale"),
-                         "initial_scale", fp->initial_scale, "max_scale",
-                         fp->max_scale);
+        return more_than(
+            where_set(conf, "precision.max_scale", "precision.initial_scale"),
+            "initial_scale", fp->initial_scale, "max_scale", fp->max_scale);
     }
     return ZB_OK;
 }

@@ -201,8 +201,7 @@ int zb_g_const(struct zb_graph *g, const char *name, int n_dims,
     struct zb_const *c;
     size_t n;
 
-    if (zb_graph_read_shape(g, "constant", name, n_dims, dim, 0, &shape) !=
-        0) {
+    if (zb_graph_read_shape(g, "constant", name, n_dims, dim, 0, &shape) != 0) {
         return -1;
     }
     if (zb_grow(&g->consts, g->n_consts, &g->cap_consts,

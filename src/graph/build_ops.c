@@ -93,8 +93,8 @@ int zb_g_attention(struct zb_graph *g, int q, int k, int v,
         op.in[2] = seq_to_heads(g, v, 1);
         return heads_to_seq(g, zb_graph_add_op(g, ZB_OP_attention, &op));
     }
-    return zb_graph_add_op(
-        g, is_ring ? ZB_OP_ring_attention : ZB_OP_attention, &op);
+    return zb_graph_add_op(g, is_ring ? ZB_OP_ring_attention : ZB_OP_attention,
+                           &op);
 }
 
 int zb_g_act(struct zb_graph *g, int x, enum zb_act act)

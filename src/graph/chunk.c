@@ -152,10 +152,9 @@ static void find_done(struct zb_chunk *c)
     for (int i = 0; i < c->info.n_uses; i++) {
         int launch = find_launch(c, c->uses[i]);
 
-        c->use_done[i] =
-            launch >= 0
-                ? launch
-                : end_of_layer(c, c->graph->use_layer[c->uses[i]]);
+        c->use_done[i] = launch >= 0
+                             ? launch
+                             : end_of_layer(c, c->graph->use_layer[c->uses[i]]);
     }
     c->info.use_done = c->use_done;
 }

@@ -242,8 +242,7 @@ static enum zb_status discard(const struct zb_chunk *c,
 
 static enum zb_status at_layer(const struct zb_chunk_run *run, int layer)
 {
-    return run->at_layer == NULL ? ZB_OK
-                                 : run->at_layer(run->at_arg, layer);
+    return run->at_layer == NULL ? ZB_OK : run->at_layer(run->at_arg, layer);
 }
 
 /* Copies and sums belong to no op; those of F come before the op that needs

@@ -129,18 +129,18 @@ enum zb_in_flags {
 #define ZB_IN_DIFF (ZB_IN_GRAD | ZB_IN_PASS | ZB_IN_WEIGHT)
 
 enum zb_op_flags {
-    ZB_OP_ALIAS = 1,       /* no launch: another view of its input */
-    ZB_OP_SLICE = 2,       /* that view is a part of it */
-    ZB_OP_ADDEND = 4,      /* backward_input takes an addend */
-    ZB_OP_ACCUMULATE = 8,  /* backward_input can add in place */
-    ZB_OP_WEIGHT_IN_B = 16,/* weight gradients are small: run in B */
-    ZB_OP_WEIGHT_JOINT = 32,/* one launch for all of them */
-    ZB_OP_LOSS = 64,       /* takes the output's gradient as one number */
-    ZB_OP_IN_PLACE = 128,  /* d_in[0] may be the addend */
-    ZB_OP_CHEAP = 256,     /* its F takes less time than what it is worth in
-                              memory: `selective` makes its outputs again */
-    ZB_OP_OVER_D_OUT = 512, /* d_in[0] may be d_out */
-    ZB_OP_DRAWS = 1024      /* has a site of its own for random numbers */
+    ZB_OP_ALIAS = 1,         /* no launch: another view of its input */
+    ZB_OP_SLICE = 2,         /* that view is a part of it */
+    ZB_OP_ADDEND = 4,        /* backward_input takes an addend */
+    ZB_OP_ACCUMULATE = 8,    /* backward_input can add in place */
+    ZB_OP_WEIGHT_IN_B = 16,  /* weight gradients are small: run in B */
+    ZB_OP_WEIGHT_JOINT = 32, /* one launch for all of them */
+    ZB_OP_LOSS = 64,         /* takes the output's gradient as one number */
+    ZB_OP_IN_PLACE = 128,    /* d_in[0] may be the addend */
+    ZB_OP_CHEAP = 256,       /* its F takes less time than what it is worth in
+                                memory: `selective` makes its outputs again */
+    ZB_OP_OVER_D_OUT = 512,  /* d_in[0] may be d_out */
+    ZB_OP_DRAWS = 1024       /* has a site of its own for random numbers */
 };
 
 struct zb_in_row {
@@ -227,8 +227,8 @@ extern const struct zb_op_row zb_op_rows[ZB_N_OPS];
 struct zb_op {
     const struct zb_op_row *row;
     int number; /* in the graph */
-    int site;   /* for dropout: how many ops before it draw, which is the same in
-                   every layout */
+    int site; /* for dropout: how many ops before it draw, which is the same in
+                 every layout */
     int layer;
     int n_out;
     struct zb_shape tmp[2][ZB_OP_MAX_TMP]; /* of F, of B */

@@ -184,8 +184,8 @@ int zb_attention_shape(struct zb_graph *g, struct zb_op *op)
 
 /* Also keeps keys and values of the part as they go round, [B,SEQ,2,nkv*D]. F
  * needs memory for attention to one piece, B for the gradients of the keys and
- * values of everybody, and for their own sum; a pair of pieces has half the rows
- * of a part. */
+ * values of everybody, and for their own sum; a pair of pieces has half the
+ * rows of a part. */
 int zb_ring_attention_shape(struct zb_graph *g, struct zb_op *op)
 {
     struct zb_shape kv, all;

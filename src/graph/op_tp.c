@@ -202,8 +202,7 @@ int zb_collect_shape(struct zb_graph *g, struct zb_op *op)
     int64_t *n = &y.dim[op->u.collect.dim];
 
     *n = *n == ZB_DIM(ZB_SYM_PART) ? ZB_DIM(ZB_SYM_SEQ) : *n * g->par.tp;
-    if (*n < -ZB_N_SYMS ||
-        (x->kind == ZB_SPREAD_COLS && x->n_copies != 1)) {
+    if (*n < -ZB_N_SYMS || (x->kind == ZB_SPREAD_COLS && x->n_copies != 1)) {
         zb_graph_mistake(g, op, "x %s is split in no way that can be undone",
                          zb_shape_text(zb_op_shape(g, op, 0)).s);
         return -1;

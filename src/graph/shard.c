@@ -113,8 +113,7 @@ static int copies_of_all(const struct zb_parallel *par,
     int64_t n = 0;
 
     for (int p = 0; p < s->n_parts; p++) {
-        n = common_divisor(s->is_vocab ? 1 : copies_of(s->unit[p], par->tp),
-                           n);
+        n = common_divisor(s->is_vocab ? 1 : copies_of(s->unit[p], par->tp), n);
     }
     return (int)n;
 }
@@ -172,8 +171,7 @@ int zb_graph_param_copies(const struct zb_graph *g, int param,
     int n = 0;
 
     if (s->n_parts == 0 || s->dim > 0 || s->is_vocab) {
-        copies[0] =
-            (struct zb_copies){0, zb_shape_elems(shard), p->n_copies};
+        copies[0] = (struct zb_copies){0, zb_shape_elems(shard), p->n_copies};
         return 1;
     }
     for (int i = 0; i < s->n_parts; i++) {

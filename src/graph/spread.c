@@ -63,9 +63,8 @@ int zb_spread_reduce(struct zb_graph *g, int x)
     }
     return zb_graph_add_op(
         g,
-        g->par.mode == ZB_SEQ_SPLIT_GATHER && has_tokens(g, x)
-            ? ZB_OP_scatter
-            : ZB_OP_reduce,
+        g->par.mode == ZB_SEQ_SPLIT_GATHER && has_tokens(g, x) ? ZB_OP_scatter
+                                                               : ZB_OP_reduce,
         &op);
 }
 
@@ -285,8 +284,8 @@ static int out_split(struct zb_graph *g, const struct zb_op *op, int out_dim,
     *out = (struct zb_spread){
         .kind = ZB_SPREAD_COLS,
         .dim = g->tensors[op->out[0]].shape.n_dims - 1,
-        .n_copies = zb_graph_param_copies(g, param, parts) > 1 ? 0
-                                                              : w->n_copies,
+        .n_copies =
+            zb_graph_param_copies(g, param, parts) > 1 ? 0 : w->n_copies,
         .n_whole = w->whole.dim[out_dim],
         .param = param,
     };

@@ -2,8 +2,8 @@
  *
  * Dynamic loss scaling, as in ColossalAI's DynamicGradScaler: overflows count
  * until the scale grows, not until a step without one. Where that would lower
- * the scale and leave it at min_scale, this one fails; what hysteresis forgives,
- * it forgives there too.
+ * the scale and leave it at min_scale, this one fails; what hysteresis
+ * forgives, it forgives there too.
  */
 #include "config.h"
 #include "zb/optim.h"

@@ -46,8 +46,8 @@ struct zb_v_lister {
     const struct zb_v *v;
     const struct zb_v_rule *rule;
     struct stage *stage; /* [p] */
-    double *end; /* [p][N_PASSES][row] ends of the passes */
-    size_t row;  /* from one type to the next */
+    double *end;         /* [p][N_PASSES][row] ends of the passes */
+    size_t row;          /* from one type to the next */
     /* A tree over the stages: who decides first below a node, and when. The
      * root is 1, the children of i are 2i and 2i + 1, leaves the stages. */
     double *wake; /* [2 * n_leaves] */

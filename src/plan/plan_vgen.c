@@ -53,8 +53,8 @@ struct vgen {
     int p, m;
     size_t row; /* from stage to stage in `end` */
     int is_stuck;
-    unsigned fill; /* the rule */
-    unsigned used; /* which ones there was an occasion for */
+    unsigned fill;   /* the rule */
+    unsigned used;   /* which ones there was an occasion for */
     double *allowed; /* [p] bubbles of the attempt before, -1 at first */
     double max_allowed;
     struct attempt *now;

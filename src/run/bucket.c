@@ -154,8 +154,8 @@ static size_t add_bucket(struct zb_buckets *b, const struct zb_run_plan *p,
                 add_param(b, k, p, i);
                 place[i].is_here = 0;
                 k->done = done;
-                k->layer = place[i].layer < k->layer ? place[i].layer
-                                                     : k->layer;
+                k->layer =
+                    place[i].layer < k->layer ? place[i].layer : k->layer;
             }
         }
         if (k->n * (int64_t)sizeof(zb_real) >= ZB_BUCKET_BYTES) {
@@ -189,8 +189,8 @@ static void add_all(struct zb_buckets *b, const struct zb_run_plan *p,
 
     for (int k = 0; k <= p->n_chunk; k++) {
         int chunk = k < p->n_chunk ? k : -1;
-        int n = chunk < 0 ? 0
-                          : p->info[zb_virt_of(p, stage, k)].n_ops[ZB_PASS_W];
+        int n =
+            chunk < 0 ? 0 : p->info[zb_virt_of(p, stage, k)].n_ops[ZB_PASS_W];
 
         for (int i = find_first(p, place, chunk); i >= 0;
              i = find_first(p, place, chunk)) {

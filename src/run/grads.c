@@ -20,7 +20,8 @@ static zb_real *grad_of(const struct zb_worker *w, const struct zb_bucket *b)
     return (zb_real *)(w->arena + b->grad);
 }
 
-/* ---- two streams ------------------------------------------------------------ */
+/* ---- two streams ------------------------------------------------------------
+ */
 
 enum zb_status zb_worker_to_side(struct zb_worker *w)
 {
@@ -203,8 +204,8 @@ static enum zb_status sum_parts(struct zb_worker *w, int param, zb_real *grad)
 
     for (int i = 0; i < n; i++) {
         if (part[i].n_copies > 1) {
-            ZB_TRY(sum_over(w, part[i].n_copies, grad + part[i].first,
-                            part[i].n));
+            ZB_TRY(
+                sum_over(w, part[i].n_copies, grad + part[i].first, part[i].n));
         }
     }
     return ZB_OK;

@@ -287,8 +287,8 @@ static struct zb_chunk_run make_run(struct zb_worker *w, int chunk, int mb,
         .param = w->value,
         .grad = w->grad,
         .loss_sum = (double *)(w->arena + l->loss) + mb % p->o.n_micro,
-        .loss_scale = w->mb[mb].loss_scale *
-                      w->s->norms.loss_scale[(w->turn + 1) % 2],
+        .loss_scale =
+            w->mb[mb].loss_scale * w->s->norms.loss_scale[(w->turn + 1) % 2],
         .is_training = w->is_training,
         .n_padding = w->mb[mb].bind.value[ZB_SYM_FULL] - w->mb[mb].len,
         .tp_rank = w->tp,
@@ -495,9 +495,8 @@ static int make_tail_runs(struct zb_worker *w, int chunk)
 
     for (size_t k = 0; k < t->n; k++) {
         if (nd[k].type != ZB_NODE_B) {
-            w->tail_run[n] =
-                make_run(w, chunk, nd[k].mb,
-                         w->tail_data + n * w->s->plan->n_data);
+            w->tail_run[n] = make_run(w, chunk, nd[k].mb,
+                                      w->tail_data + n * w->s->plan->n_data);
             n++;
         }
     }
@@ -655,15 +654,14 @@ static void share_time(struct zb_worker *w, size_t first, size_t n)
 
     for (size_t k = 0; k < n; k++) {
         w->start_ns[first + k] = w->began_ns + ns * (int64_t)k / (int64_t)n;
-        w->end_ns[first + k] =
-            w->began_ns + ns * (int64_t)(k + 1) / (int64_t)n;
+        w->end_ns[first + k] = w->began_ns + ns * (int64_t)(k + 1) / (int64_t)n;
     }
 }
 
 /* Run node i and the n - 1 behind it, which go together. */
 static enum zb_status run_together(struct zb_worker *w,
-                              const struct zb_stage_nodes *nodes, size_t i,
-                              size_t n)
+                                   const struct zb_stage_nodes *nodes, size_t i,
+                                   size_t n)
 {
     const struct zb_node *nd = &nodes->node[i];
     int is_timed = nodes == w->nodes;

@@ -74,21 +74,21 @@ static enum zb_status fill_piece(const struct zb_backend_ops *ops,
         if (begin >= end) {
             continue;
         }
-        ZB_TRY(info->opts.init == ZB_INIT_NORMAL
-                   ? zb_fill_normal(ops, stream, seed, info->name,
-                                    t.whole_first + r * t.whole_ld + begin -
-                                        row,
-                                    info->opts.std, to->dtype, y, end - begin)
-                   : zb_fill(ops, stream, to->dtype, y, end - begin,
-                             info->opts.init == ZB_INIT_ONES, info->name));
+        ZB_TRY(
+            info->opts.init == ZB_INIT_NORMAL
+                ? zb_fill_normal(ops, stream, seed, info->name,
+                                 t.whole_first + r * t.whole_ld + begin - row,
+                                 info->opts.std, to->dtype, y, end - begin)
+                : zb_fill(ops, stream, to->dtype, y, end - begin,
+                          info->opts.init == ZB_INIT_ONES, info->name));
     }
     return ZB_OK;
 }
 
 enum zb_status zb_fill_param(const struct zb_backend_ops *ops,
-                             struct zb_stream *stream,
-                             const struct zb_graph *g, int param, int tp_rank,
-                             uint64_t seed, const struct zb_shard_part *to)
+                             struct zb_stream *stream, const struct zb_graph *g,
+                             int param, int tp_rank, uint64_t seed,
+                             const struct zb_shard_part *to)
 {
     struct zb_param_info info = zb_graph_param(g, param);
     struct zb_piece piece[ZB_SPLIT_MAX];
@@ -265,8 +265,8 @@ static enum zb_status clear_buckets(struct zb_worker *w)
         int64_t n = p->o.zero_stage == 0 ? b->n : b->shard;
         const size_t state[] = {b->m, b->v, b->master};
 
-        ZB_TRY(zb_fill(w->ops, w->stream, p->storage, w->arena + b->value,
-                       b->n, 0, "start"));
+        ZB_TRY(zb_fill(w->ops, w->stream, p->storage, w->arena + b->value, b->n,
+                       0, "start"));
         for (size_t k = 0; k < ZB_COUNT_OF(state); k++) {
             if (state[k] != ZB_NO_OFFSET) {
                 ZB_TRY(zb_worker_fill(w, (zb_real *)(w->arena + state[k]), n, 0,
@@ -287,16 +287,15 @@ static enum zb_status draw_param(struct zb_worker *w, int param)
                                .n = zb_param_elems(p, param)};
     zb_real *master;
 
-    ZB_TRY(zb_fill_param(w->ops, w->stream, p->g, param, w->tp, p->o.seed,
-                         &to));
+    ZB_TRY(
+        zb_fill_param(w->ops, w->stream, p->g, param, w->tp, p->o.seed, &to));
     to.dtype = ZB_DTYPE_REAL;
     to.n = zb_worker_master(w, param, &master, &to.first);
     if (to.n == 0) {
         return ZB_OK;
     }
     to.y = master;
-    return zb_fill_param(w->ops, w->stream, p->g, param, w->tp, p->o.seed,
-                         &to);
+    return zb_fill_param(w->ops, w->stream, p->g, param, w->tp, p->o.seed, &to);
 }
 
 static enum zb_status draw_all(struct zb_worker *w)

@@ -63,8 +63,8 @@ static enum zb_status do_measure(struct zb_worker *w, void *arg)
 {
     double *rate = arg; /* [n_devices], each worker its own */
     const struct zb_layout *l = &w->s->plan->layout[w->stage];
-    size_t room = l->region_bytes[ZB_REGION_ACT] +
-                  l->region_bytes[ZB_REGION_SCRATCH];
+    size_t room =
+        l->region_bytes[ZB_REGION_ACT] + l->region_bytes[ZB_REGION_SCRATCH];
     size_t bytes = zb_dtype_bytes(w->s->plan->storage);
     int64_t n = SIDE_MAX;
 

@@ -131,8 +131,8 @@ static int64_t count_others(const struct zb_profile_request *r)
     for (int i = 0; i < zb_graph_n_params(r->g); i++) {
         struct zb_param_info info = zb_graph_param(r->g, i);
 
-        bytes += (double)each / r->o->n_stages *
-                 (double)zb_shape_elems(&info.shape);
+        bytes +=
+            (double)each / r->o->n_stages * (double)zb_shape_elems(&info.shape);
     }
     most = bytes < (double)most ? (size_t)bytes : most;
     return (int64_t)(most / sizeof(zb_real)) + 1;
@@ -238,11 +238,11 @@ static enum zb_status fill_message(struct zb_seat *s, struct layer *l,
     enum zb_dtype dtype = zb_graph_storage(s->p->r->g);
     size_t bytes = l->info.bytes[space];
 
-    return bytes == 0 ? ZB_OK
-                      : zb_fill_normal(
-                            s->ops, s->stream, (uint64_t)space, "profile", 0, 1,
-                            dtype, l->run.space[space],
-                            (int64_t)(bytes / zb_dtype_bytes(dtype)));
+    return bytes == 0
+               ? ZB_OK
+               : zb_fill_normal(s->ops, s->stream, (uint64_t)space, "profile",
+                                0, 1, dtype, l->run.space[space],
+                                (int64_t)(bytes / zb_dtype_bytes(dtype)));
 }
 
 /* The value that is updated, and what the passes read. */

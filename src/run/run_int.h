@@ -366,7 +366,7 @@ int zb_most_norms(const struct zb_run_plan *p);
  * before them. */
 struct zb_tail {
     size_t first, n;
-    int has_b; /* `first` is a B, or a BW, whose W is to run with it */
+    int has_b;  /* `first` is a B, or a BW, whose W is to run with it */
     char *name; /* for reports */
 };
 
@@ -417,7 +417,7 @@ struct zb_worker {
     int flags;
     zb_real *const *output;
     int *is_loaded;     /* [n_slots] whether the slot holds its microbatch */
-    struct zb_tail *tail; /* [n_chunk] */
+    struct zb_tail *tail;          /* [n_chunk] */
     struct zb_chunk_run *tail_run; /* [most of a tail] */
     void **tail_data;              /* [most of a tail * n_data] */
     size_t at_node;     /* of the training stream; ZB_NO_OFFSET: none */
@@ -555,8 +555,8 @@ struct zb_shard_part {
     int64_t first, n;
 };
 
-/* params.c, grads.c, update.c: y = value; part of a shard = its start values, of
- * which neither stage nor layout nor type matter; *y = sum of x^2. Only
+/* params.c, grads.c, update.c: y = value; part of a shard = its start values,
+ * of which neither stage nor layout nor type matter; *y = sum of x^2. Only
  * enqueued. */
 enum zb_status zb_fill(const struct zb_backend_ops *ops,
                        struct zb_stream *stream, enum zb_dtype dtype, void *y,
@@ -567,9 +567,8 @@ enum zb_status zb_fill_normal(const struct zb_backend_ops *ops,
                               enum zb_dtype dtype, void *y,
                               int64_t n) ZB_CHECKED;
 enum zb_status zb_fill_param(const struct zb_backend_ops *ops,
-                             struct zb_stream *stream,
-                             const struct zb_graph *g, int param, int tp_rank,
-                             uint64_t seed,
+                             struct zb_stream *stream, const struct zb_graph *g,
+                             int param, int tp_rank, uint64_t seed,
                              const struct zb_shard_part *to) ZB_CHECKED;
 enum zb_status zb_sum_squares(const struct zb_backend_ops *ops,
                               struct zb_stream *stream, const zb_real *x,

@@ -196,8 +196,8 @@ static enum zb_status alloc_arrays(struct zb_run_plan *p)
     p->name_order = zb_alloc_array((size_t)p->n_params, sizeof(int));
     if (p->first_layer == NULL || p->chunk == NULL || p->info == NULL ||
         p->layout == NULL || p->chan_name == NULL || p->n_send_bufs == NULL ||
-        p->n_recv_bufs == NULL || p->use_param == NULL ||
-        p->owner == NULL || p->name_order == NULL) {
+        p->n_recv_bufs == NULL || p->use_param == NULL || p->owner == NULL ||
+        p->name_order == NULL) {
         return ZB_ENOMEM;
     }
     for (int i = 0; i < p->n_params; i++) {

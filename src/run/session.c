@@ -469,8 +469,8 @@ static enum zb_status do_nodes(struct zb_worker *w, void *arg)
     ZB_TRY(zb_worker_begin(w, a->in, w->s->mb, a->n_micro, a->is_training));
     w->flags = a->flags;
     w->output = a->output;
-    w->reduces_early = a->updates && w->s->plan->o.overlap_reduce &&
-                       w->reduce.group != NULL;
+    w->reduces_early =
+        a->updates && w->s->plan->o.overlap_reduce && w->reduce.group != NULL;
     ZB_TRY(zb_worker_run_nodes(w, &a->sched->stages[w->stage]));
     return w->ops->stream_sync(w->stream);
 }

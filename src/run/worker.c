@@ -57,7 +57,7 @@ static enum zb_status place_tensors(struct zb_worker *w)
 /* The nodes that a chunk's last W is together with: in them no message is
  * waited for, since all have come when the last B is over. */
 static void find_weights(const struct zb_stage_nodes *nodes, int chunk,
-                      struct zb_tail *t)
+                         struct zb_tail *t)
 {
     for (size_t i = 0; i < nodes->n; i++) {
         const struct zb_node *nd = &nodes->node[i];
@@ -117,8 +117,8 @@ static enum zb_status alloc_tails(struct zb_worker *w)
         }
     }
     w->tail_run = zb_alloc_array(most, sizeof(*w->tail_run));
-    w->tail_data = zb_alloc_array(most * (size_t)p->n_data,
-                                  sizeof(*w->tail_data));
+    w->tail_data =
+        zb_alloc_array(most * (size_t)p->n_data, sizeof(*w->tail_data));
     return w->tail_run == NULL || w->tail_data == NULL ? ZB_ENOMEM : ZB_OK;
 }
 

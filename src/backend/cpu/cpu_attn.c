@@ -34,8 +34,7 @@ int64_t zb_attn_lse_at(const struct attn_tile *t)
 }
 
 struct attn_rows zb_attn_rows(const struct zb_k_attention_fwd *p, const void *x,
-                              int64_t at, int64_t row, int64_t n,
-                              zb_real *room)
+                              int64_t at, int64_t row, int64_t n, zb_real *room)
 {
     int64_t bytes = (int64_t)zb_dtype_bytes(p->dtype);
 
@@ -210,8 +209,8 @@ int64_t zb_attn_dropout(const struct attn_tile *t, const struct attn_block *k,
 
     for (int64_t j = 0; j < lead + k->n; j += 4) {
         zb_real *row = drawn + j * ATTN_QUERIES;
-        uint64_t first = zb_attn_block(p->first_head + t->h,
-                                       p->q_first + t->i0, j0 + j);
+        uint64_t first =
+            zb_attn_block(p->first_head + t->h, p->q_first + t->i0, j0 + j);
 
         ZB_EACH(i, ATTN_QUERIES) {
             struct zb_philox_out x = zb_philox(
@@ -307,10 +306,9 @@ static void add_block(const struct attn_tile *t, const struct attn_block *k,
         }
     }
     values = zb_attn_values(t, k, room);
-    zb_tile_gemm(p->head_dim, n, k->n,
-                 (struct zb_tile_a){values.ptr, 1, values.row},
-                 w->s[0] + k->skip, ATTN_QUERIES, ot + k->skip, ATTN_QUERIES,
-                 1);
+    zb_tile_gemm(
+        p->head_dim, n, k->n, (struct zb_tile_a){values.ptr, 1, values.row},
+        w->s[0] + k->skip, ATTN_QUERIES, ot + k->skip, ATTN_QUERIES, 1);
 }
 
 static void finish(const struct attn_tile *t, zb_real *ot,
@@ -322,7 +320,8 @@ static void finish(const struct attn_tile *t, zb_real *ot,
     zb_real *room = room_of(w, p->head_dim);
 
     /* Queries that see none of these keys. */
-    ZB_EACH(i, t->n_pad) {
+    ZB_EACH(i, t->n_pad)
+    {
         w->sum[i] = w->sum[i] == 0 ? ZB_R(1) : w->sum[i];
     }
     ZB_EACH(i, t->n) {

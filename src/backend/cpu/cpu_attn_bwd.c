@@ -177,8 +177,7 @@ static void add_block(const struct attn_tile *t, const struct attn_block *k,
     zb_tile_gemm(k->n, p->head_dim, n,
                  (struct zb_tile_a){weight, ATTN_QUERIES, 1},
                  o->dout + k->skip * o->d_pad, o->d_pad, dv, to->dv_row, 1);
-    zb_tile_gemm(k->n, p->head_dim, n,
-                 (struct zb_tile_a){ds, ATTN_QUERIES, 1},
+    zb_tile_gemm(k->n, p->head_dim, n, (struct zb_tile_a){ds, ATTN_QUERIES, 1},
                  o->q + k->skip * o->d_pad, o->d_pad, dk, to->dk_row, 1);
     zb_tile_gemm(p->head_dim, n, k->n,
                  (struct zb_tile_a){keys.ptr, 1, keys.row}, ds, ATTN_QUERIES,
@@ -209,7 +208,8 @@ static void store_dq(const struct attn_tile *t,
             const zb_real *row = before.ptr + i * before.row;
             zb_real *sum = o->q + i * o->d_pad;
 
-            ZB_EACH(d, n_d) {
+            ZB_EACH(d, n_d)
+            {
                 sum[d] += row[d];
             }
         }

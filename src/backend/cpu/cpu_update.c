@@ -33,7 +33,8 @@ static void fill_normal_part(const struct zb_device *dev, const void *arg,
         ZB_EACH(k, NORMAL_BLOCKS) {
             zb_normal_block(p->seed, p->key, block + (uint64_t)k, z + 4 * k);
         }
-        ZB_EACH(k, 4 * NORMAL_BLOCKS) {
+        ZB_EACH(k, 4 * NORMAL_BLOCKS)
+        {
             z[k] = mean + std * z[k];
         }
         zb_cpu_store(p->dtype, n, z + skip, (char *)p->y + i * bytes);
