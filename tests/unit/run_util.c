@@ -61,6 +61,18 @@ struct zb_model *ru_llama_masked(void)
     return llama(1, NULL, ZB_DTYPE_REAL);
 }
 
+int ru_param(struct zb_graph *g, const char *name, int layer, int64_t rows,
+             int64_t cols, struct zb_split split)
+{
+    const struct zb_param_opts opts = {
+        .init = ZB_INIT_NORMAL, .std = 0.2, .split = split};
+    const int64_t dim[] = {rows, cols};
+    char full[32];
+
+    snprintf(full, sizeof(full), "%s.%d", name, layer);
+    return zb_g_param(g, full, cols > 0 ? 2 : 1, dim, &opts);
+}
+
 static struct zb_model *gpt2(double dropout, const struct zb_parallel *par)
 {
     char p[32];
@@ -155,6 +167,14 @@ struct zb_session_opts ru_opts(int n_stages, int n_micro, int64_t max_rows)
     o.watchdog_s = 60;
     o.check_seed = seed != NULL ? strtoull(seed, NULL, 10) : 0;
     o.check_delay_us = 20;
+    return o;
+}
+
+struct zb_session_opts ru_grid_opts(const struct ru_grid *g, int64_t n_rows)
+{
+    struct zb_session_opts o = ru_opts(g->pp, (int)n_rows / 2 / g->dp, n_rows);
+
+    o.n_dp = g->dp;
     return o;
 }
 

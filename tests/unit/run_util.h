@@ -24,6 +24,11 @@ struct zb_model *ru_llama_as(const struct zb_parallel *par,
 /* Like ru_llama(), with an attention_mask field. */
 struct zb_model *ru_llama_masked(void);
 
+/* For graphs of a test's own: parameter "NAME.LAYER", [rows, cols], or [rows]
+ * with cols 0, of normal start values. */
+int ru_param(struct zb_graph *g, const char *name, int layer, int64_t rows,
+             int64_t cols, struct zb_split split);
+
 #define RU_SEQ 12
 
 /* A batch of random tokens. Rows from 1 on end in ignored labels: row r has r %
@@ -42,6 +47,13 @@ void ru_batch_release(struct ru_batch *b);
 /* Options of a small session on the cpu backend; ZB_TEST_BACKEND in the
  * environment names another one, ZB_TEST_SEED the seed of its delays. */
 struct zb_session_opts ru_opts(int n_stages, int n_micro, int64_t max_rows);
+
+struct ru_grid {
+    int pp, tp, sp, dp;
+    enum zb_seq_mode mode;
+};
+/* The same for n_rows in microbatches of 2, over all replicas. */
+struct zb_session_opts ru_grid_opts(const struct ru_grid *g, int64_t n_rows);
 
 /* What a training step leaves: enough to compare bit by bit. */
 struct ru_result {

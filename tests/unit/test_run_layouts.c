@@ -18,11 +18,6 @@
 #define N_ROWS 16
 #define LR 1e-3
 
-struct grid {
-    int pp, tp, sp, dp;
-    enum zb_seq_mode mode;
-};
-
 /* What a run leaves. */
 struct record {
     double loss[N_STEPS], norm[N_STEPS];
@@ -30,11 +25,10 @@ struct record {
     zb_real *params;
 };
 
-static struct zb_session_opts opts_of(const struct grid *g, double max_norm)
+static struct zb_session_opts opts_of(const struct ru_grid *g, double max_norm)
 {
-    struct zb_session_opts o = ru_opts(g->pp, N_ROWS / 2 / g->dp, N_ROWS);
+    struct zb_session_opts o = ru_grid_opts(g, N_ROWS);
 
-    o.n_dp = g->dp;
     o.optim.eps = 1e-4;
     o.optim.max_norm = max_norm;
     o.cut = ZB_CUT_UNIFORM; /* another cut has other shards: of equal sums, but
@@ -75,14 +69,14 @@ static int same_bits(const struct record *a, const struct record *b)
            memcmp(a->params, b->params, a->n * sizeof(*a->params)) == 0;
 }
 
-static void describe(const struct grid *g, const char *what)
+static void describe(const struct ru_grid *g, const char *what)
 {
     printf("\npp %d, tp %d, sp %d, dp %d, mode %d: %s\n", g->pp, g->tp, g->sp,
            g->dp, (int)g->mode, what);
 }
 
 /* Within the bounds that summation order explains. */
-static void check_close(const struct grid *g, const struct record *one,
+static void check_close(const struct ru_grid *g, const struct record *one,
                         const struct record *r)
 {
     double error = ru_error(r->params, one->params, r->n);
@@ -104,7 +98,7 @@ static void check_close(const struct grid *g, const struct record *one,
     }
 }
 
-static void check_same(const struct grid *g, const struct record *a,
+static void check_same(const struct ru_grid *g, const struct record *a,
                        const struct record *b, const char *what)
 {
     if (!same_bits(a, b)) {
@@ -121,8 +115,9 @@ static void check_same(const struct grid *g, const struct record *a,
 }
 
 static void check_again(const struct zb_model *m,
-                        const struct zb_session_opts *o, const struct grid *g,
-                        const struct record *first, const char *what)
+                        const struct zb_session_opts *o,
+                        const struct ru_grid *g, const struct record *first,
+                        const char *what)
 {
     struct record again;
 
@@ -133,7 +128,7 @@ static void check_again(const struct zb_model *m,
 
 /* Every way of doing the same on one grid gives the same bits; all of them are
  * what one device does. */
-static void check_grid(ru_model_fn make, const struct grid *g,
+static void check_grid(ru_model_fn make, const struct ru_grid *g,
                        const struct record *one, double max_norm)
 {
     const struct zb_parallel par = {
@@ -160,23 +155,37 @@ static void check_grid(ru_model_fn make, const struct grid *g,
     zb_model_free(m);
 }
 
-static const struct grid grids[] = {
-    {1, 1, 1, 2, ZB_SEQ_WHOLE}, {2, 1, 1, 2, ZB_SEQ_WHOLE},
-    {1, 1, 1, 8, ZB_SEQ_WHOLE}, {4, 1, 1, 2, ZB_SEQ_WHOLE},
-    {1, 2, 1, 1, ZB_SEQ_WHOLE}, {2, 2, 1, 1, ZB_SEQ_WHOLE},
-    {2, 2, 1, 2, ZB_SEQ_WHOLE}, {4, 2, 1, 2, ZB_SEQ_WHOLE},
-    {1, 4, 1, 1, ZB_SEQ_WHOLE}, {1, 2, 1, 1, ZB_SEQ_SPLIT_GATHER},
-    {2, 2, 1, 1, ZB_SEQ_SPLIT_GATHER}, {2, 2, 1, 2, ZB_SEQ_SPLIT_GATHER},
-    {4, 2, 1, 2, ZB_SEQ_SPLIT_GATHER}, {1, 4, 1, 1, ZB_SEQ_SPLIT_GATHER},
-    {1, 1, 2, 1, ZB_SEQ_ALL_TO_ALL},   {2, 1, 2, 1, ZB_SEQ_ALL_TO_ALL},
-    {2, 2, 2, 1, ZB_SEQ_ALL_TO_ALL},   {1, 2, 2, 2, ZB_SEQ_ALL_TO_ALL},
-    {2, 2, 2, 2, ZB_SEQ_ALL_TO_ALL},   {1, 1, 4, 1, ZB_SEQ_ALL_TO_ALL},
-    {1, 1, 2, 1, ZB_SEQ_RING},         {2, 1, 2, 1, ZB_SEQ_RING},
-    {2, 2, 2, 1, ZB_SEQ_RING},         {1, 2, 2, 2, ZB_SEQ_RING},
+static const struct ru_grid grids[] = {
+    {1, 1, 1, 2, ZB_SEQ_WHOLE},
+    {2, 1, 1, 2, ZB_SEQ_WHOLE},
+    {1, 1, 1, 8, ZB_SEQ_WHOLE},
+    {4, 1, 1, 2, ZB_SEQ_WHOLE},
+    {1, 2, 1, 1, ZB_SEQ_WHOLE},
+    {2, 2, 1, 1, ZB_SEQ_WHOLE},
+    {2, 2, 1, 2, ZB_SEQ_WHOLE},
+    {4, 2, 1, 2, ZB_SEQ_WHOLE},
+    {1, 4, 1, 1, ZB_SEQ_WHOLE},
+    {1, 2, 1, 1, ZB_SEQ_SPLIT_GATHER},
+    {2, 2, 1, 1, ZB_SEQ_SPLIT_GATHER},
+    {2, 2, 1, 2, ZB_SEQ_SPLIT_GATHER},
+    {4, 2, 1, 2, ZB_SEQ_SPLIT_GATHER},
+    {1, 4, 1, 1, ZB_SEQ_SPLIT_GATHER},
+    {1, 1, 2, 1, ZB_SEQ_ALL_TO_ALL},
+    {2, 1, 2, 1, ZB_SEQ_ALL_TO_ALL},
+    {2, 2, 2, 1, ZB_SEQ_ALL_TO_ALL},
+    {1, 2, 2, 2, ZB_SEQ_ALL_TO_ALL},
+    {2, 2, 2, 2, ZB_SEQ_ALL_TO_ALL},
+    {1, 1, 4, 1, ZB_SEQ_ALL_TO_ALL},
+    {1, 1, 2, 1, ZB_SEQ_RING},
+    {2, 1, 2, 1, ZB_SEQ_RING},
+    {2, 2, 2, 1, ZB_SEQ_RING},
+    {1, 2, 2, 2, ZB_SEQ_RING},
     {2, 2, 2, 2, ZB_SEQ_RING},
     /* llama has fewer key heads than these have tp ranks: copies to sum */
-    {1, 4, 1, 2, ZB_SEQ_WHOLE},        {1, 1, 3, 1, ZB_SEQ_RING},
-    {1, 4, 1, 2, ZB_SEQ_SPLIT_GATHER}, {1, 4, 2, 1, ZB_SEQ_RING},
+    {1, 4, 1, 2, ZB_SEQ_WHOLE},
+    {1, 1, 3, 1, ZB_SEQ_RING},
+    {1, 4, 1, 2, ZB_SEQ_SPLIT_GATHER},
+    {1, 4, 2, 1, ZB_SEQ_RING},
 };
 
 /* Post-validation has something to undo, and something to leave, only where
@@ -197,7 +206,7 @@ static void check_clipping(const struct record *r, double max_norm)
 
 static void all_grids(ru_model_fn make)
 {
-    static const struct grid alone = {1, 1, 1, 1, ZB_SEQ_WHOLE};
+    static const struct ru_grid alone = {1, 1, 1, 1, ZB_SEQ_WHOLE};
     static const struct zb_parallel par = {
         .tp = 1, .sp = 1, .vocab_multiple = 8};
     struct zb_model *m = make(&par);

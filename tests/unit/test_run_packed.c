@@ -19,18 +19,6 @@ enum { VOCAB = 64, WIDTH = 16, N_HEADS = 4, HEAD = 4, N_BLOCKS = 4 };
 
 static const int64_t batch_seq[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ)};
 
-static int param(struct zb_graph *g, const char *name, int layer, int64_t rows,
-                 int64_t cols, struct zb_split split)
-{
-    const struct zb_param_opts opts = {
-        .init = ZB_INIT_NORMAL, .std = 0.2, .split = split};
-    const int64_t dim[] = {rows, cols};
-    char full[32];
-
-    snprintf(full, sizeof(full), "%s.%d", name, layer);
-    return zb_g_param(g, full, cols > 0 ? 2 : 1, dim, &opts);
-}
-
 static int block(struct zb_graph *g, int layer, int x, int64_t n_kv)
 {
     const int64_t q = N_HEADS * HEAD, kv = n_kv * HEAD, all = q + 2 * kv;
@@ -42,15 +30,16 @@ static int block(struct zb_graph *g, int layer, int x, int64_t n_kv)
     const struct zb_attn_opts o = {
         .causal = 1, .scale = 0.5, .dropout = 0.1, .key_mask = ZB_G_NONE};
     int part[3];
-    int y = zb_g_linear(g, x, param(g, "qkv", layer, all, WIDTH, packed),
-                        param(g, "bias", layer, all, 0, packed), 0);
+    int y = zb_g_linear(g, x, ru_param(g, "qkv", layer, all, WIDTH, packed),
+                        ru_param(g, "bias", layer, all, 0, packed), 0);
 
     for (int i = 0; i < 3; i++) {
         part[i] =
             zb_g_reshape(g, zb_g_slice(g, y, first[i], size[i]), 4, heads);
     }
     y = zb_g_attention(g, part[0], part[1], part[2], &o);
-    y = zb_g_linear(g, y, param(g, "out", layer, WIDTH, q, rows), ZB_G_NONE, 0);
+    y = zb_g_linear(g, y, ru_param(g, "out", layer, WIDTH, q, rows), ZB_G_NONE,
+                    0);
     return zb_g_add(g, x, y);
 }
 
@@ -65,13 +54,13 @@ static struct zb_model *make(int64_t n_kv, const struct zb_parallel *par)
     ids = zb_g_data(g, "input_ids", ZB_DTYPE_I32, 2, batch_seq);
     labels = zb_g_data(g, "labels", ZB_DTYPE_I32, 2, batch_seq);
     zb_g_layer(g, "embed");
-    x = zb_g_embedding(g, ids, param(g, "table", 0, VOCAB, WIDTH, none), -1);
+    x = zb_g_embedding(g, ids, ru_param(g, "table", 0, VOCAB, WIDTH, none), -1);
     for (int i = 0; i < N_BLOCKS; i++) {
         zb_g_layer(g, "block");
         x = block(g, i, x, n_kv);
     }
     zb_g_layer(g, "head");
-    x = zb_g_linear(g, x, param(g, "head", 0, VOCAB, WIDTH, none), ZB_G_NONE,
+    x = zb_g_linear(g, x, ru_param(g, "head", 0, VOCAB, WIDTH, none), ZB_G_NONE,
                     0);
     zb_g_loss(g, zb_g_xent(g, x, labels), labels);
     ZBT_OK(zb_graph_finish(g));
@@ -79,22 +68,16 @@ static struct zb_model *make(int64_t n_kv, const struct zb_parallel *par)
     return m;
 }
 
-struct grid {
-    int pp, tp, sp, dp;
-    enum zb_seq_mode mode;
-};
-
-static struct zb_session_opts opts_of(const struct grid *g)
+static struct zb_session_opts opts_of(const struct ru_grid *g)
 {
-    struct zb_session_opts o = ru_opts(g->pp, N_ROWS / 2 / g->dp, N_ROWS);
+    struct zb_session_opts o = ru_grid_opts(g, N_ROWS);
 
-    o.n_dp = g->dp;
     o.optim.eps = 1e-4;
     o.optim.max_norm = 0.5; /* so that the norm decides what is learned */
     return o;
 }
 
-static void check_grid(int64_t n_kv, const struct grid *g, int zero_stage,
+static void check_grid(int64_t n_kv, const struct ru_grid *g, int zero_stage,
                        const struct ru_batch *b, const struct ru_result *want)
 {
     const struct zb_parallel par = {g->tp, g->sp, g->mode, 8};
@@ -119,8 +102,8 @@ static void check_grid(int64_t n_kv, const struct grid *g, int zero_stage,
 
 static void packed_heads_learn_what_one_device_does(void)
 {
-    static const struct grid one = {1, 1, 1, 1, ZB_SEQ_WHOLE};
-    static const struct grid grids[] = {
+    static const struct ru_grid one = {1, 1, 1, 1, ZB_SEQ_WHOLE};
+    static const struct ru_grid grids[] = {
         {2, 2, 1, 1, ZB_SEQ_WHOLE},        {2, 4, 1, 1, ZB_SEQ_WHOLE},
         {1, 4, 1, 2, ZB_SEQ_WHOLE},        {2, 2, 1, 2, ZB_SEQ_SPLIT_GATHER},
         {1, 4, 1, 1, ZB_SEQ_SPLIT_GATHER}, {1, 4, 2, 1, ZB_SEQ_RING},
@@ -175,7 +158,7 @@ static int n_other_copies(const struct zb_session *s, const struct zb_worker *w,
 static void copies_stay_equal(void)
 {
     static const struct zb_parallel par = {4, 1, ZB_SEQ_WHOLE, 8};
-    static const struct grid g = {2, 4, 1, 2, ZB_SEQ_WHOLE};
+    static const struct ru_grid g = {2, 4, 1, 2, ZB_SEQ_WHOLE};
     struct zb_model *m = make(2, &par);
     struct zb_session_opts o = opts_of(&g);
     struct zb_session *s = NULL;

@@ -20,18 +20,6 @@ static const int64_t lens[N_MICRO] = {11, 5, 9, 1};
 
 static const int64_t batch_seq[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ)};
 
-static int matrix(struct zb_graph *g, const char *name, int layer, int64_t rows,
-                  int64_t cols, struct zb_split split)
-{
-    const struct zb_param_opts opts = {
-        .init = ZB_INIT_NORMAL, .std = 0.2, .split = split};
-    const int64_t dim[] = {rows, cols};
-    char full[32];
-
-    snprintf(full, sizeof(full), "%s.%d", name, layer);
-    return zb_g_param(g, full, 2, dim, &opts);
-}
-
 enum { VOCAB = 64, WIDTH = 16, N_HEADS = 4 };
 
 /* Every token looks at all others. */
@@ -47,12 +35,12 @@ static int encoder_block(struct zb_graph *g, int layer, int x)
     int part[3], y;
 
     for (int i = 0; i < 3; i++) {
-        y = zb_g_linear(g, x, matrix(g, names[i], layer, WIDTH, WIDTH, cols),
+        y = zb_g_linear(g, x, ru_param(g, names[i], layer, WIDTH, WIDTH, cols),
                         ZB_G_NONE, 0);
         part[i] = zb_g_reshape(g, y, 4, heads);
     }
     y = zb_g_attention(g, part[0], part[1], part[2], &o);
-    y = zb_g_linear(g, y, matrix(g, "out", layer, WIDTH, WIDTH, rows),
+    y = zb_g_linear(g, y, ru_param(g, "out", layer, WIDTH, WIDTH, rows),
                     ZB_G_NONE, 0);
     return zb_g_add(g, x, y);
 }
@@ -68,14 +56,14 @@ static struct zb_model *encoder(const struct zb_parallel *par)
     ids = zb_g_data(g, "input_ids", ZB_DTYPE_I32, 2, batch_seq);
     labels = zb_g_data(g, "labels", ZB_DTYPE_I32, 2, batch_seq);
     zb_g_layer(g, "embed");
-    x = zb_g_embedding(g, ids, matrix(g, "table", 0, VOCAB, WIDTH, none), -1);
-    x = zb_g_position(g, x, matrix(g, "places", 0, RU_SEQ, WIDTH, none), 0);
+    x = zb_g_embedding(g, ids, ru_param(g, "table", 0, VOCAB, WIDTH, none), -1);
+    x = zb_g_position(g, x, ru_param(g, "places", 0, RU_SEQ, WIDTH, none), 0);
     for (int i = 0; i < 4; i++) {
         zb_g_layer(g, "block");
         x = encoder_block(g, i, x);
     }
     zb_g_layer(g, "head");
-    x = zb_g_linear(g, x, matrix(g, "head", 0, VOCAB, WIDTH, none), ZB_G_NONE,
+    x = zb_g_linear(g, x, ru_param(g, "head", 0, VOCAB, WIDTH, none), ZB_G_NONE,
                     0);
     zb_g_loss(g, zb_g_xent(g, x, labels), labels);
     ZBT_OK(zb_graph_finish(g));

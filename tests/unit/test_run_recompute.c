@@ -12,12 +12,7 @@
 
 #define N_ROWS 8
 
-struct grid {
-    int pp, tp, sp, dp;
-    enum zb_seq_mode mode;
-};
-
-static const struct grid grids[] = {
+static const struct ru_grid grids[] = {
     {2, 1, 1, 2, ZB_SEQ_WHOLE},        {2, 2, 1, 1, ZB_SEQ_WHOLE},
     {1, 4, 1, 2, ZB_SEQ_WHOLE},        {2, 2, 1, 1, ZB_SEQ_SPLIT_GATHER},
     {1, 4, 1, 2, ZB_SEQ_SPLIT_GATHER}, {2, 1, 2, 1, ZB_SEQ_ALL_TO_ALL},
@@ -59,16 +54,15 @@ static size_t kept(const struct zb_model *m, struct zb_session_opts o,
     return sum;
 }
 
-static void check_grid(ru_model_fn make, const struct grid *g)
+static void check_grid(ru_model_fn make, const struct ru_grid *g)
 {
     const struct zb_parallel par = {g->tp, g->sp, g->mode, 24};
-    struct zb_session_opts o = ru_opts(g->pp, N_ROWS / 2 / g->dp, N_ROWS);
+    struct zb_session_opts o = ru_grid_opts(g, N_ROWS);
     struct zb_model *m = make(&par);
     struct ru_result all, again;
     struct ru_batch b;
     size_t most;
 
-    o.n_dp = g->dp;
     o.cut = ZB_CUT_UNIFORM; /* another cut has norms in another order */
     ru_batch_init(&b, N_ROWS, RU_SEQ - 1, 5); /* some pad it, some do not */
     ru_train_two_steps(m, &o, &b, &all);

@@ -387,6 +387,21 @@ static int normed_heads(struct zb_graph *g, int x)
     return zb_g_reshape(g, x, 3, flat);
 }
 
+/* Ends a model of two layers: a head that every rank has, and the loss. */
+static struct zb_model *with_head(struct zb_graph *g, int x, int labels)
+{
+    const struct zb_split none = {0};
+    struct zb_model *m;
+
+    zb_g_layer(g, "head");
+    x = zb_g_linear(g, x, matrix(g, "head", 31, H, none), ZB_G_NONE, 0);
+    zb_g_output(g, "logits", x);
+    zb_g_loss(g, zb_g_xent(g, x, labels), labels);
+    ZBT_OK(zb_graph_finish(g));
+    ZBT_OK(zb_model_from_graph(g, 1, 2, &m));
+    return m;
+}
+
 /* Tables and a head that every rank has, before and after a split layer. */
 static struct zb_model *make_mixed(const void *arg,
                                    const struct zb_parallel *par)
@@ -396,7 +411,6 @@ static struct zb_model *make_mixed(const void *arg,
     const struct zb_split rows = {1, 1, {INNER}, {INNER / HEAD}, 0};
     const int64_t seen[] = {batch_seq[0], batch_seq[1], H};
     struct zb_graph *g;
-    struct zb_model *m;
     int ids, labels, x, y;
 
     (void)arg;
@@ -418,13 +432,7 @@ static struct zb_model *make_mixed(const void *arg,
         x = zb_g_add(g, x, zb_g_dropout(g, y, 0.2));
         x = zb_g_reshape(g, x, 3, seen);
     }
-    zb_g_layer(g, "head");
-    x = zb_g_linear(g, x, matrix(g, "head", 31, H, none), ZB_G_NONE, 0);
-    zb_g_output(g, "logits", x);
-    zb_g_loss(g, zb_g_xent(g, x, labels), labels);
-    ZBT_OK(zb_graph_finish(g));
-    ZBT_OK(zb_model_from_graph(g, 1, 2, &m));
-    return m;
+    return with_head(g, x, labels);
 }
 
 static void layers_all_ranks_have_mix_with_split_ones(void)
@@ -469,7 +477,6 @@ static struct zb_model *make_packed(const void *arg,
     const struct zb_attn_opts o = {
         .causal = 1, .scale = 0.9, .dropout = 0.2, .key_mask = ZB_G_NONE};
     struct zb_graph *g;
-    struct zb_model *m;
     int ids, labels, x, y, part[3];
 
     ZBT_OK(zb_graph_new_parallel(par, &g));
@@ -491,13 +498,7 @@ static struct zb_model *make_packed(const void *arg,
                      zb_g_linear(g, y, matrix(g, i ? "o2" : "o", H, q, rows),
                                  ZB_G_NONE, 0));
     }
-    zb_g_layer(g, "head");
-    x = zb_g_linear(g, x, matrix(g, "head", 31, H, none), ZB_G_NONE, 0);
-    zb_g_output(g, "logits", x);
-    zb_g_loss(g, zb_g_xent(g, x, labels), labels);
-    ZBT_OK(zb_graph_finish(g));
-    ZBT_OK(zb_model_from_graph(g, 1, 2, &m));
-    return m;
+    return with_head(g, x, labels);
 }
 
 static void packed_heads_fewer_than_ranks_agree_with_one_device(void)
