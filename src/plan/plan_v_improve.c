@@ -42,6 +42,10 @@ static void anneal(struct zb_v_search *x, const uint8_t *from, double hot,
     value = zb_v_local_anneal(x->local, &heat, moves, &x->random, x->budget,
                               x->scratch);
     zb_v_offer(x, value, x->scratch);
+    /* The pool has one order of a value; others may stretch better. */
+    if (x->many != NULL && value <= x->pool.value[0]) {
+        zb_v_stretch_scratch(x);
+    }
 }
 
 static double heat_of(int round)

@@ -85,7 +85,8 @@ static enum zb_status search_init(struct zb_v_search *x)
     x->scratch = zb_alloc(n);
     x->cycle.time =
         zb_alloc_array((size_t)x->v.p, sizeof(*x->cycle.time));
-    if (x->scratch == NULL || x->cycle.time == NULL) {
+    x->cut = zb_alloc_array((size_t)x->v.p, sizeof(*x->cut));
+    if (x->scratch == NULL || x->cycle.time == NULL || x->cut == NULL) {
         return ZB_ENOMEM;
     }
     for (int i = 0; i < ZB_V_POOL; i++) {
@@ -103,6 +104,7 @@ static void search_release(struct zb_v_search *x)
     zb_v_local_free(x->local);
     zb_free(x->scratch);
     zb_free(x->cycle.time);
+    zb_free(x->cut);
     for (int i = 0; i < ZB_V_POOL; i++) {
         zb_free(x->pool.order[i]);
     }
@@ -144,52 +146,42 @@ static int few_for(const struct zb_v *v)
 #define LAST_CUT 0.8
 enum { N_CUTS = 24, MAX_EACH = 3 };
 
-/* Repeat pieces of an order of few microbatches, until only `stop` moves are
- * left. */
-static void stretch(struct zb_v_search *x, const struct zb_v_search *few,
-                    const uint8_t *order, int64_t stop, int *cut)
+void zb_v_stretch_scratch(struct zb_v_search *x)
 {
-    double end = zb_v_local_load(few->local, order);
+    struct zb_v_search *many = x->many;
+    double end = zb_v_local_load(x->local, x->scratch);
+    int64_t before = many->budget->moves;
 
     for (int i = 0; i < N_CUTS * MAX_EACH; i++) {
         double part = (double)(i / MAX_EACH) / N_CUTS;
         int each = 1 + i % MAX_EACH;
 
-        if (x->budget->moves <= stop || zb_v_is_over(x)) {
-            return;
+        if (before - many->budget->moves >= x->stretch_moves ||
+            zb_v_is_over(many)) {
+            break;
         }
         part = FIRST_CUT + (LAST_CUT - FIRST_CUT) * part;
-        zb_v_local_cut(few->local, part * end, cut);
-        if (zb_v_stretch(&few->v, order, cut, each, &x->v, x->scratch)) {
-            zb_v_try_scratch(x);
+        zb_v_local_cut(x->local, part * end, x->cut);
+        if (zb_v_stretch(&x->v, x->scratch, x->cut, each, &many->v,
+                         many->scratch)) {
+            zb_v_try_scratch(many);
         }
     }
+    x->stretch_moves -= before - many->budget->moves;
 }
 
-static enum zb_status use_few(struct zb_v_search *x,
-                              const struct zb_v_search *few)
+static void use_few(struct zb_v_search *x, struct zb_v_search *few)
 {
-    int64_t stop = x->budget->moves - zb_v_share(x, STRETCH_SHARE);
-    int *cut;
-
     for (int i = 0; i < few->hints.n_blocks && !zb_v_is_over(x); i++) {
         zb_v_try_block(x, &few->hints.block[i]);
     }
     if (!isinf(few->hints.rule_value)) {
         zb_v_try_rule(x, &few->hints.rule);
     }
-    if (few->pool.n == 0 || zb_v_is_over(x)) {
-        return ZB_OK;
+    for (int i = 0; i < few->pool.n && !zb_v_is_over(x); i++) {
+        memcpy(few->scratch, few->pool.order[i], zb_v_order_size(&few->v));
+        zb_v_stretch_scratch(few);
     }
-    cut = zb_alloc_array((size_t)x->v.p, sizeof(*cut));
-    if (cut == NULL) {
-        return ZB_ENOMEM;
-    }
-    for (int i = 0; i < few->pool.n; i++) {
-        stretch(x, few, few->pool.order[i], stop, cut);
-    }
-    zb_free(cut);
-    return ZB_OK;
 }
 
 static enum zb_status search_few(struct zb_v_search *x)
@@ -200,17 +192,19 @@ static enum zb_status search_few(struct zb_v_search *x)
                               .objective = x->objective,
                               .budget = &budget,
                               .random = zb_v_random(&x->random),
-                              .hints = {.n_wanted = x->v.m}};
+                              .hints = {.n_wanted = x->v.m},
+                              .many = x};
     enum zb_status st;
 
     in.n_micro = few_for(&x->v);
     budget.moves = zb_v_share(x, FEW_SHARE);
     x->budget->moves -= budget.moves;
+    few.stretch_moves = zb_v_share(x, STRETCH_SHARE);
     st = search_init(&few);
     if (st == ZB_OK) {
         search_from_scratch(&few);
         x->budget->moves += budget.moves;
-        st = use_few(x, &few);
+        use_few(x, &few);
     }
     search_release(&few);
     return st;

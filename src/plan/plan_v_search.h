@@ -39,6 +39,9 @@ struct zb_v_search {
     struct zb_v_cycle cycle;
     struct zb_v_pool pool;
     struct zb_v_hints hints;
+    struct zb_v_search *many; /* what it is for; NULL: itself */
+    int64_t stretch_moves;    /* of `many`, left for zb_v_stretch_scratch() */
+    int *cut;                 /* [p] */
 };
 
 /* Bytes of an order. */
@@ -56,6 +59,10 @@ int zb_v_is_over(const struct zb_v_search *x);
 int64_t zb_v_share(const struct zb_v_search *x, double part);
 
 /* ---- steps: plan_v_try.c ------------------------------------------------- */
+
+/* Offer what is in scratch to `many`, pieces of it repeated; unloads what the
+ * local search has. */
+void zb_v_stretch_scratch(struct zb_v_search *x);
 
 /* Value and offer what is in scratch, or what a rule or a block gives. */
 double zb_v_try_scratch(struct zb_v_search *x);
