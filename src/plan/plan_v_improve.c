@@ -44,7 +44,7 @@ static void anneal(struct zb_v_search *x, const uint8_t *from, double hot,
     zb_v_offer(x, value, x->scratch);
     /* The pool has one order of a value; others may stretch better. */
     if (x->many != NULL && value <= x->pool.value[0]) {
-        zb_v_stretch_scratch(x);
+        zb_v_stretch_for_many(x, x->scratch);
     }
 }
 

@@ -146,10 +146,10 @@ static int few_for(const struct zb_v *v)
 #define LAST_CUT 0.8
 enum { N_CUTS = 24, MAX_EACH = 3 };
 
-void zb_v_stretch_scratch(struct zb_v_search *x)
+void zb_v_stretch_for_many(struct zb_v_search *x, const uint8_t *order)
 {
     struct zb_v_search *many = x->many;
-    double end = zb_v_local_load(x->local, x->scratch);
+    double end = zb_v_local_load(x->local, order);
     int64_t before = many->budget->moves;
 
     for (int i = 0; i < N_CUTS * MAX_EACH; i++) {
@@ -162,7 +162,7 @@ void zb_v_stretch_scratch(struct zb_v_search *x)
         }
         part = FIRST_CUT + (LAST_CUT - FIRST_CUT) * part;
         zb_v_local_cut(x->local, part * end, x->cut);
-        if (zb_v_stretch(&x->v, x->scratch, x->cut, each, &many->v,
+        if (zb_v_stretch(&x->v, order, x->cut, each, &many->v,
                          many->scratch)) {
             zb_v_try_scratch(many);
         }
@@ -179,8 +179,7 @@ static void use_few(struct zb_v_search *x, struct zb_v_search *few)
         zb_v_try_rule(x, &few->hints.rule);
     }
     for (int i = 0; i < few->pool.n && !zb_v_is_over(x); i++) {
-        memcpy(few->scratch, few->pool.order[i], zb_v_order_size(&few->v));
-        zb_v_stretch_scratch(few);
+        zb_v_stretch_for_many(few, few->pool.order[i]);
     }
 }
 

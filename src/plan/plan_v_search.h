@@ -40,7 +40,7 @@ struct zb_v_search {
     struct zb_v_pool pool;
     struct zb_v_hints hints;
     struct zb_v_search *many; /* what it is for; NULL: itself */
-    int64_t stretch_moves;    /* of `many`, left for zb_v_stretch_scratch() */
+    int64_t stretch_moves;    /* of `many`, left for zb_v_stretch_for_many() */
     int *cut;                 /* [p] */
 };
 
@@ -58,11 +58,12 @@ int zb_v_is_over(const struct zb_v_search *x);
 /* A part of the moves that are left. */
 int64_t zb_v_share(const struct zb_v_search *x, double part);
 
-/* ---- steps: plan_v_try.c ------------------------------------------------- */
+/* Of a search for few microbatches: offer to the one for many what an order
+ * gives when pieces of it are repeated. The local search has the order loaded
+ * then. */
+void zb_v_stretch_for_many(struct zb_v_search *x, const uint8_t *order);
 
-/* Offer what is in scratch to `many`, pieces of it repeated; unloads what the
- * local search has. */
-void zb_v_stretch_scratch(struct zb_v_search *x);
+/* ---- steps: plan_v_try.c ------------------------------------------------- */
 
 /* Value and offer what is in scratch, or what a rule or a block gives. */
 double zb_v_try_scratch(struct zb_v_search *x);
