@@ -178,8 +178,9 @@ static void use_few(struct zb_v_search *x, struct zb_v_search *few)
     if (!isinf(few->hints.rule_value)) {
         zb_v_try_rule(x, &few->hints.rule);
     }
-    for (int i = 0; i < few->pool.n && !zb_v_is_over(x); i++) {
-        zb_v_stretch_for_many(few, few->pool.order[i]);
+    /* Where annealing began it has stretched what it found. */
+    if (zb_v_is_at_bound(few)) {
+        zb_v_stretch_for_many(few, few->pool.order[0]);
     }
 }
 

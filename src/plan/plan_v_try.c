@@ -82,8 +82,8 @@ void zb_v_try_block(struct zb_v_search *x, const struct zb_v_block *b)
 
 #define FREE 1e9 /* F of the left leg as early as memory allows */
 
-/* Found by long searches over many instances; the last two are for half of
- * 1F1B's memory. */
+/* Found by long searches over many instances; the last three are for half of
+ * 1F1B's memory (two) and for a long last chunk in three quarters of it. */
 static const struct zb_v_rule known[] = {
     {{1, 1, 1, 1}, {0, 0, 0}, 1, 0, FREE, {0.5, 0.5}},
     {{1.76, 1.33, 2.34, 3.77}, {0.63, 0.51, -0.08}, 0.3, 0.8, FREE, {1, 1}},
@@ -91,6 +91,7 @@ static const struct zb_v_rule known[] = {
     {{4.0, 1.45, 1.04, 1.0}, {0, -0.18, 0.53}, 0.98, 0, 4.2, {1, 1}},
     {{0.79, 1.04, 1.04, 1.36}, {-0.28, 0.26, -0.11}, 0.77, 0.36, 2.53, {1, 1}},
     {{1, 0.91, 1.07, 1.12}, {-0.43, 0.45, 0.7}, 0.7, 0.35, 2.6, {1, 1}},
+    {{4.22, 0.005, 3.39, 0.005}, {-0.97, 0.94, 1.28}, 0.083, 0.79, 16.7, {1, 1}},
 };
 
 void zb_v_try_known_rules(struct zb_v_search *x)

@@ -12,9 +12,12 @@
 #include "zb/mem.h"
 #include "zb/thread.h"
 
-/* About 2 s of one core, and what that is per ms. */
+/* About 2 s of one core, where a move of an order of few nodes takes half the
+ * time; and moves per ms. */
 #define DEFAULT_BUDGET INT64_C(50000000)
+#define DEFAULT_BUDGET_SMALL INT64_C(100000000)
 #define MOVES_PER_MS 25000
+enum { SMALL_NODES = 300 };
 
 /* Orders that the result must not be worse than, cheap ones first. */
 static enum zb_status (*const seed_makers[])(const struct zb_plan_input *in,
@@ -126,10 +129,18 @@ static void part_last_weights(uint8_t *order, size_t len)
     }
 }
 
-static struct zb_v_budget budget_of(const struct zb_plan_opts *opts)
+static int64_t default_budget(const struct zb_plan_input *in)
+{
+    int64_t nodes = (int64_t)ZB_V_N_TYPES * in->n_stage * in->n_micro;
+
+    return nodes <= SMALL_NODES ? DEFAULT_BUDGET_SMALL : DEFAULT_BUDGET;
+}
+
+static struct zb_v_budget budget_of(const struct zb_plan_input *in,
+                                    const struct zb_plan_opts *opts)
 {
     struct zb_v_budget b = {
-        .moves = opts->budget < 0 ? DEFAULT_BUDGET : opts->budget};
+        .moves = opts->budget < 0 ? default_budget(in) : opts->budget};
 
     if (opts->time_limit_ms > 0) {
         b.deadline_ns = zb_now_ns() + (int64_t)(opts->time_limit_ms * 1e6);
@@ -146,7 +157,7 @@ static enum zb_status plan(const struct zb_plan_input *in,
                            const struct zb_plan_opts *opts, uint8_t *orders,
                            size_t size, struct zb_schedule *s)
 {
-    struct zb_v_budget budget = budget_of(opts);
+    struct zb_v_budget budget = budget_of(in, opts);
     uint8_t *result = &orders[N_SEEDS * size];
     int n_seeds;
 
