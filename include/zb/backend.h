@@ -40,6 +40,9 @@ struct zb_backend_opts {
     int threads_per_device; /* cpu: OpenMP team of each device; >= 1 */
     uint64_t seed;          /* check: seed of the random delays */
     int max_delay_us;       /* check: longest random delay of an operation */
+    /* cuda: [n_devices], the GPU of each; several may be on one. NULL: 0, 1,
+     * ... */
+    const int *gpus;
 };
 
 enum zb_access_mode { ZB_READ = 1, ZB_WRITE = 2, ZB_READ_WRITE = 3 };
@@ -81,6 +84,12 @@ struct zb_backend_ops {
                            struct zb_backend **be_out);
     void (*close)(struct zb_backend *be);
 
+    /* One line about the hardware that `opts` asks for, "" where the processor
+     * says all: for the log, and for what is measured on it. Without an open
+     * backend; what is not there is said so. */
+    void (*describe)(const struct zb_backend_opts *opts, char *text,
+                     size_t size);
+
     /* The calling thread becomes the owner of device `index`. */
     enum zb_status (*device_open)(struct zb_backend *be, int index,
                                   struct zb_device **dev_out);
@@ -96,6 +105,13 @@ struct zb_backend_ops {
      * and the most there were at any time. */
     size_t (*mem_bytes)(const struct zb_device *dev);
     size_t (*mem_peak_bytes)(const struct zb_device *dev);
+
+    /* Host memory that copies do not wait for: zeroed, aligned to 64 bytes. A
+     * copy to or from other host memory may keep the caller until the stream
+     * has got there. Any thread, while nothing is enqueued. */
+    enum zb_status (*host_alloc)(struct zb_backend *be, size_t bytes,
+                                 const char *what, void **ptr_out);
+    void (*host_free)(struct zb_backend *be, void *ptr);
 
     enum zb_status (*stream_new)(struct zb_device *dev, const char *name,
                                  struct zb_stream **stream_out);
@@ -158,6 +174,12 @@ struct zb_backend_ops {
     /* 1: nothing is computed and no value means anything: what comes back from
      * the device is 0. Nodes take the time that spend() says. */
     int is_simulated;
+
+    /* 1: a precision that is not said is bf16. */
+    int prefers_bf16;
+
+    /* 1: what is not from host_alloc() is copied slowly. */
+    int has_host_memory;
 };
 
 /* Every backend's own struct begins with this. */

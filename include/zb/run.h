@@ -93,6 +93,7 @@ struct zb_session_opts {
     int has_metadata_cache;
     int overlap_p2p; /* 1: one more message buffer per channel */
     int threads_per_device;
+    const int *gpus; /* cuda: [devices], the GPU of each; NULL: 0, 1, ... */
     uint64_t seed; /* start values and dropout */
     struct zb_optim optim;
     enum zb_loss_average loss_average;

@@ -5,10 +5,22 @@
 #include <string.h>
 
 #include "zb/backend.h"
+#include "zb/log.h"
+#include "zb/mem.h"
 #include "backend/backend_int.h"
+
+/* GPUs have no double build. */
+#if defined(HAVE_CUDA) && !defined(ZB_REAL_IS_DOUBLE)
+#define ZB_HAS_CUDA 1
+#else
+#define ZB_HAS_CUDA 0
+#endif
 
 /* In the order of preference of "auto", helpers last. */
 static const struct zb_backend_ops *const table[] = {
+#if ZB_HAS_CUDA
+    &zb_backend_cuda_ops,
+#endif
     &zb_backend_cpu_ops,
     &zb_backend_check_ops,
     &zb_backend_sim_ops,
@@ -56,6 +68,34 @@ void zb_backend_no_delay(struct zb_event *event, int64_t ns)
     (void)ns;
 }
 
+void zb_backend_no_words(const struct zb_backend_opts *opts, char *text,
+                         size_t size)
+{
+    (void)opts;
+    if (size > 0) {
+        text[0] = '\0';
+    }
+}
+
+enum zb_status zb_backend_plain_alloc(struct zb_backend *be, size_t bytes,
+                                      const char *what, void **ptr_out)
+{
+    void *ptr = zb_alloc(bytes);
+
+    (void)be;
+    if (ptr == NULL) {
+        return zb_fail_in(ZB_ENOMEM, "%s", what);
+    }
+    *ptr_out = ptr;
+    return ZB_OK;
+}
+
+void zb_backend_plain_free(struct zb_backend *be, void *ptr)
+{
+    (void)be;
+    zb_free(ptr);
+}
+
 const struct zb_backend_ops *zb_backend_at(size_t i)
 {
     return i < ZB_COUNT_OF(table) ? table[i] : NULL;
@@ -80,11 +120,22 @@ static enum zb_status refuse(const char *name)
                    names);
 }
 
+static const struct zb_backend_ops *best(void)
+{
+#if ZB_HAS_CUDA
+    if (zb_cuda_is_usable() == ZB_OK) {
+        return &zb_backend_cuda_ops;
+    }
+    zb_log(ZB_LOG_DEBUG, "the backend is cpu: %s", zb_error_text());
+#endif
+    return &zb_backend_cpu_ops;
+}
+
 enum zb_status zb_backend_find(const char *name,
                                const struct zb_backend_ops **ops_out)
 {
     if (strcmp(name, "auto") == 0) {
-        *ops_out = &zb_backend_cpu_ops;
+        *ops_out = best();
         return ZB_OK;
     }
     for (size_t i = 0; i < ZB_COUNT_OF(table); i++) {

@@ -11,6 +11,10 @@
 extern const struct zb_backend_ops zb_backend_cpu_ops;
 extern const struct zb_backend_ops zb_backend_check_ops;
 extern const struct zb_backend_ops zb_backend_sim_ops;
+extern const struct zb_backend_ops zb_backend_cuda_ops; /* where it is built */
+
+/* Whether device 0 of cuda can be opened; the text says why not. */
+enum zb_status zb_cuda_is_usable(void) ZB_CHECKED;
 
 /* For the slots stream_mark, discard, host_access, spend and event_delay: do
  * nothing, succeed. */
@@ -22,5 +26,13 @@ enum zb_status zb_backend_no_host_access(struct zb_device *dev,
                                          enum zb_access_mode mode);
 enum zb_status zb_backend_no_spend(struct zb_stream *stream, int64_t ns);
 void zb_backend_no_delay(struct zb_event *event, int64_t ns);
+
+/* For backends whose devices are this machine's processor: describe nothing,
+ * and host memory like any other. */
+void zb_backend_no_words(const struct zb_backend_opts *opts, char *text,
+                         size_t size);
+enum zb_status zb_backend_plain_alloc(struct zb_backend *be, size_t bytes,
+                                      const char *what, void **ptr_out);
+void zb_backend_plain_free(struct zb_backend *be, void *ptr);
 
 #endif
