@@ -45,17 +45,26 @@ enum zb_status zb_cost_key(const struct zb_profile_request *r,
                            const char *backend, const char *what,
                            char **key_out)
 {
-    char cpu[ZB_PROCESSOR_MAX];
+    const struct zb_backend_opts bo = {
+        .n_devices = r->o->n_stages,
+        .threads_per_device = r->o->threads_per_device,
+        .gpus = r->o->gpus};
+    const struct zb_backend_ops *ops;
+    char cpu[ZB_PROCESSOR_MAX], hardware[256];
     char *key;
+
+    ZB_TRY(zb_backend_find(backend, &ops));
+    ops->describe(&bo, hardware, sizeof(hardware));
 
     key = zb_format(
         "%s of zbrun %s"
 #ifdef HAVE_ONEDNN
         " with onednn"
 #endif
-        "; %s, %s, %d cores, %d devices of %d threads; %zu byte reals, %s, "
+        "; %s%s%s, %s, %d cores, %d devices of %d threads; %zu byte reals, %s, "
         "optimizer state %zu, %lld rows of %lld; layers",
-        what, PACKAGE_VERSION, backend, zb_processor_name(cpu), n_cores(),
+        what, PACKAGE_VERSION, backend, hardware[0] != '\0' ? " on " : "",
+        hardware, zb_processor_name(cpu), n_cores(),
         r->o->n_stages, r->o->threads_per_device, sizeof(zb_real),
         zb_dtype_str(zb_graph_storage(r->g)),
         zb_optim_state_reals(&r->o->optim),

@@ -47,7 +47,8 @@ size_t zb_staging_bytes(const struct zb_run_plan *p)
     for (int i = 0; i < p->n_data; i++) {
         sum += zb_round_up(field_bytes(p, i, &p->max));
     }
-    return sum;
+    return sum + zb_round_up((size_t)p->max.value[ZB_SYM_BATCH] *
+                             sizeof(int64_t));
 }
 
 int zb_needs_staging(const struct zb_run_plan *p,
@@ -55,6 +56,11 @@ int zb_needs_staging(const struct zb_run_plan *p,
 {
     return in->micro_len != NULL || p->n_sp > 1 ||
            in->seq_len % zb_parallel_seq_multiple(&p->par) != 0;
+}
+
+int zb_worker_stages(const struct zb_worker *w, const struct zb_step_input *in)
+{
+    return zb_needs_staging(w->s->plan, in) || w->ops->has_host_memory;
 }
 
 /* ---- parts of sequences ---------------------------------------------------- */
@@ -112,30 +118,50 @@ static void gather_field(struct zb_worker *w, const struct zb_micro *m, int i,
     }
 }
 
-/* Where microbatch mb's field i is, as the device is to have it. */
-static const char *host_field(struct zb_worker *w, const struct zb_micro *m,
-                              int mb, int i, int is_staged)
+/* Where field i of a microbatch is in the caller's batch. */
+static const char *rows_of(const struct zb_worker *w, const struct zb_micro *m,
+                           int i)
+{
+    struct zb_data_info info = zb_graph_data(w->s->plan->g, i);
+
+    return (const char *)w->in->field[i] +
+           host_row_bytes(&info, w->in->seq_len) * (size_t)m->first_row;
+}
+
+/* Where microbatch mb's field i is put together; behind the last one, its
+ * sample indices. */
+static char *staged(struct zb_worker *w, int mb, int i)
 {
     const struct zb_run_plan *p = w->s->plan;
-    struct zb_data_info info = zb_graph_data(p->g, i);
-    size_t row = host_row_bytes(&info, w->in->seq_len);
-    char *at;
+    char *at = w->staging + (size_t)mb * zb_staging_bytes(p);
 
-    if (!is_staged || !has_seq(&info.shape)) {
-        return (const char *)w->in->field[i] + row * (size_t)m->first_row;
-    }
-    at = w->staging + (size_t)mb * zb_staging_bytes(p);
     for (int k = 0; k < i; k++) {
         at += zb_round_up(field_bytes(p, k, &p->max));
     }
     return at;
 }
 
+/* Where microbatch mb's field i is, as the device is to have it. */
+static const char *host_field(struct zb_worker *w, const struct zb_micro *m,
+                              int mb, int i)
+{
+    struct zb_data_info info = zb_graph_data(w->s->plan->g, i);
+
+    return w->ops->has_host_memory ||
+                   (zb_worker_stages(w, w->in) && has_seq(&info.shape))
+               ? staged(w, mb, i)
+               : rows_of(w, m, i);
+}
+
+static size_t sample_bytes(const struct zb_micro *m)
+{
+    return (size_t)m->bind.value[ZB_SYM_BATCH] * sizeof(int64_t);
+}
+
 /* A microbatch's rows are put together once, however many chunks read them. */
 static void stage_fields(struct zb_worker *w, const struct zb_micro *m, int mb)
 {
     const struct zb_run_plan *p = w->s->plan;
-    char *at = w->staging + (size_t)mb * zb_staging_bytes(p);
 
     if (w->is_staged[mb]) {
         return;
@@ -143,12 +169,16 @@ static void stage_fields(struct zb_worker *w, const struct zb_micro *m, int mb)
     w->is_staged[mb] = 1;
     for (int i = 0; i < p->n_data; i++) {
         struct zb_data_info info = zb_graph_data(p->g, i);
+        char *at = staged(w, mb, i);
 
         if (has_seq(&info.shape)) {
             gather_field(w, m, i, at);
+        } else {
+            memcpy(at, rows_of(w, m, i), field_bytes(p, i, &m->bind));
         }
-        at += zb_round_up(field_bytes(p, i, &p->max));
     }
+    memcpy(staged(w, mb, p->n_data), w->in->sample + m->first_row,
+           sample_bytes(m));
 }
 
 /* ---- to the device --------------------------------------------------------- */
@@ -166,26 +196,27 @@ enum zb_status zb_load_micro_batch(struct zb_worker *w, int chunk, int mb)
     const struct zb_layout *l = &p->layout[w->stage];
     const struct zb_micro *m = &w->mb[mb];
     int slot = zb_slot_of(w, chunk, mb);
-    int is_staged = zb_needs_staging(p, w->in);
+    const void *sample = w->in->sample + m->first_row;
 
     if (w->is_training && w->is_loaded[slot]) {
         return ZB_OK;
     }
     w->is_loaded[slot] = 1;
-    if (is_staged) {
+    if (zb_worker_stages(w, w->in)) {
         stage_fields(w, m, mb);
+    }
+    if (w->ops->has_host_memory) {
+        sample = staged(w, mb, p->n_data);
     }
     for (int i = 0; i < p->n_data; i++) {
         ZB_TRY(w->ops->copy_in(w->stream,
                                w->arena + l->field[slot * p->n_data + i],
-                               host_field(w, m, mb, i, is_staged),
+                               host_field(w, m, mb, i),
                                field_bytes(p, i, &m->bind),
                                zb_graph_data(p->g, i).name));
     }
-    return w->ops->copy_in(
-        w->stream, w->arena + l->sample[slot], w->in->sample + m->first_row,
-        (size_t)m->bind.value[ZB_SYM_BATCH] * sizeof(int64_t),
-        "sample indices");
+    return w->ops->copy_in(w->stream, w->arena + l->sample[slot], sample,
+                           sample_bytes(m), "sample indices");
 }
 
 /* ---- outputs, back to the host --------------------------------------------- */

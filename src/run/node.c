@@ -50,7 +50,7 @@ enum zb_status zb_load_batch(struct zb_worker *w,
     if (n_micro <= w->n_fly) { /* otherwise refused below */
         ZB_TRY(zb_cut_batch(w->s->plan, in, n_micro, w->own_mb));
     }
-    if (w->staging == NULL && zb_needs_staging(w->s->plan, in)) {
+    if (w->staging == NULL && zb_worker_stages(w, in)) {
         return zb_fail(ZB_EINVAL, "no step before had sequences like these");
     }
     return zb_worker_begin(w, in, w->own_mb, n_micro, is_training);

@@ -196,6 +196,7 @@ static enum zb_status open_profile(struct zb_profile *p)
         .threads_per_device = o->threads_per_device,
         .seed = o->check_seed,
         .max_delay_us = o->check_delay_us,
+        .gpus = o->gpus,
     };
 
     ZB_TRY(zb_backend_open(o->backend, &bo, &p->be));

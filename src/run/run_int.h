@@ -547,6 +547,8 @@ int zb_slot_of(const struct zb_worker *w, int chunk, int mb);
 size_t zb_staging_bytes(const struct zb_run_plan *p);
 int zb_needs_staging(const struct zb_run_plan *p,
                      const struct zb_step_input *in);
+/* The same, or because the device copies slowly from the caller's memory. */
+int zb_worker_stages(const struct zb_worker *w, const struct zb_step_input *in);
 
 /* Elements [first, first + n) of a shard, as memory of a type. */
 struct zb_shard_part {

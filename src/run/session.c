@@ -154,28 +154,45 @@ static enum zb_status make_channels(struct zb_session *s)
     return ZB_OK;
 }
 
+static void host_free(struct zb_worker *w, void *ptr)
+{
+    if (ptr != NULL) {
+        w->ops->host_free(w->s->be, ptr);
+    }
+}
+
+static enum zb_status reserve_staging(struct zb_worker *w)
+{
+    return w->ops->host_alloc(
+        w->s->be, (size_t)w->n_fly * zb_staging_bytes(w->s->plan), "batch",
+        (void **)&w->staging);
+}
+
 static enum zb_status reserve_worker(struct zb_worker *w, int n_micro)
 {
     const struct zb_run_plan *p = w->s->plan;
     size_t n = (size_t)n_micro;
     struct zb_inflight *fly =
         zb_alloc_array((size_t)p->n_chunk * n, sizeof(*fly));
-    double *loss = zb_alloc_array(n, sizeof(*loss));
     struct zb_micro *cut = zb_alloc_array((size_t)p->n_dp * n, sizeof(*cut));
     int *is_staged = zb_alloc_array(n, sizeof(*is_staged));
+    void *loss = NULL;
+    enum zb_status st = ZB_ENOMEM;
 
-    if (fly == NULL || loss == NULL || cut == NULL || is_staged == NULL) {
+    if (fly != NULL && cut != NULL && is_staged != NULL) {
+        st = w->ops->host_alloc(w->s->be, n * sizeof(double), "losses", &loss);
+    }
+    if (st != ZB_OK) {
         zb_free(fly);
-        zb_free(loss);
         zb_free(cut);
         zb_free(is_staged);
-        return ZB_ENOMEM;
+        return st;
     }
     zb_free(w->fly);
-    zb_free(w->loss_host);
+    host_free(w, w->loss_host);
     zb_free(w->own_mb);
     zb_free(w->is_staged);
-    zb_free(w->staging);
+    host_free(w, w->staging);
     w->fly = fly;
     w->loss_host = loss;
     w->own_mb = cut;
@@ -183,7 +200,7 @@ static enum zb_status reserve_worker(struct zb_worker *w, int n_micro)
     w->staging = NULL;
     w->mb = NULL; /* of a step that is over */
     w->n_fly = n_micro;
-    return ZB_OK;
+    return w->ops->has_host_memory ? reserve_staging(w) : ZB_OK;
 }
 
 /* Room for the microbatches of a step, on the host and in the workers. */
@@ -209,20 +226,14 @@ static enum zb_status reserve_micro(struct zb_session *s, int n_micro)
 }
 
 /* Made when the first batch asks for it. */
-static enum zb_status reserve_staging(struct zb_session *s,
-                                      const struct zb_step_input *in)
+static enum zb_status reserve_for_batch(struct zb_session *s,
+                                        const struct zb_step_input *in)
 {
-    size_t bytes = zb_staging_bytes(s->plan);
-
-    for (int i = 0; zb_needs_staging(s->plan, in) && i < s->plan->n_devices;
-         i++) {
+    for (int i = 0; i < s->plan->n_devices; i++) {
         struct zb_worker *w = &s->worker[i];
 
-        if (w->staging == NULL) {
-            w->staging = zb_alloc_array((size_t)w->n_fly, bytes);
-            if (w->staging == NULL) {
-                return ZB_ENOMEM;
-            }
+        if (w->staging == NULL && zb_worker_stages(w, in)) {
+            ZB_TRY(reserve_staging(w));
         }
     }
     return ZB_OK;
@@ -302,6 +313,7 @@ static enum zb_status open_session(struct zb_session *s,
         .threads_per_device = o->threads_per_device,
         .seed = o->check_seed,
         .max_delay_us = o->check_delay_us,
+        .gpus = o->gpus,
     };
 
     ZB_TRY(zb_run_plan_new_on_devices(model, o, &s->plan));
@@ -376,10 +388,10 @@ void zb_session_free(struct zb_session *s)
     }
     zb_session_stop(s);
     for (int i = 0; s->worker != NULL && i < s->plan->n_devices; i++) {
-        zb_free(s->worker[i].staging);
+        host_free(&s->worker[i], s->worker[i].staging);
         zb_free(s->worker[i].is_staged);
         zb_free(s->worker[i].own_mb);
-        zb_free(s->worker[i].loss_host);
+        host_free(&s->worker[i], s->worker[i].loss_host);
         zb_free(s->worker[i].fly);
     }
     zb_free(s->norms.table[1]);
@@ -582,7 +594,7 @@ static enum zb_status run_step(struct zb_session *s, struct step_arg *a,
                                zb_command_fn fn, struct zb_step_result *res)
 {
     ZB_TRY(reserve_micro(s, a->n_micro));
-    ZB_TRY(reserve_staging(s, a->in));
+    ZB_TRY(reserve_for_batch(s, a->in));
     ZB_TRY(zb_cut_batch(s->plan, a->in, a->n_micro, s->mb));
     if ((a->flags & ZB_RETURN_OUTPUTS) && res->output == NULL) {
         return zb_fail(ZB_EINVAL, "outputs asked for without room for them");

@@ -129,12 +129,11 @@ static enum zb_status alloc_state(struct zb_worker *w)
     w->data = zb_alloc_array((size_t)p->n_data, sizeof(*w->data));
     w->is_loaded = zb_alloc_array((size_t)p->layout[w->stage].n_slots,
                                   sizeof(int));
-    w->sumsq_host = zb_alloc_array((size_t)zb_most_norms(p), sizeof(double));
     w->start_ns = zb_alloc_array(w->nodes->n, sizeof(int64_t));
     w->end_ns = zb_alloc_array(w->nodes->n, sizeof(int64_t));
     w->node_name = zb_alloc_array(w->nodes->n, sizeof(char *));
-    if (w->data == NULL || w->is_loaded == NULL || w->sumsq_host == NULL ||
-        w->start_ns == NULL || w->end_ns == NULL || w->node_name == NULL) {
+    if (w->data == NULL || w->is_loaded == NULL || w->start_ns == NULL ||
+        w->end_ns == NULL || w->node_name == NULL) {
         return ZB_ENOMEM;
     }
     for (size_t i = 0; i < w->nodes->n; i++) {
@@ -147,6 +146,9 @@ static enum zb_status alloc_state(struct zb_worker *w)
             return ZB_ENOMEM;
         }
     }
+    ZB_TRY(w->ops->host_alloc(w->s->be,
+                              (size_t)zb_most_norms(p) * sizeof(double),
+                              "squared norms", (void **)&w->sumsq_host));
     return alloc_tails(w);
 }
 
@@ -230,7 +232,9 @@ static void free_host_state(struct zb_worker *w)
     zb_free(w->node_name);
     zb_free(w->end_ns);
     zb_free(w->start_ns);
-    zb_free(w->sumsq_host);
+    if (w->sumsq_host != NULL) {
+        w->ops->host_free(w->s->be, w->sumsq_host);
+    }
     zb_free(w->norm);
     zb_free(w->is_loaded);
     zb_free(w->data);
