@@ -130,11 +130,12 @@ static struct zb_parallel parallel_of(const struct zb_conf_parallel *c)
     };
 }
 
-/* "auto" is fp32 on the backends there are. */
-static enum zb_dtype storage_of(const struct zb_conf_precision *c)
+static enum zb_dtype storage_of(const struct zb_conf_precision *c,
+                                const struct zb_backend_ops *ops)
 {
-    static const enum zb_dtype storage[] = {
-        [ZB_CONF_DTYPE_AUTO] = ZB_DTYPE_REAL,
+    const enum zb_dtype storage[] = {
+        [ZB_CONF_DTYPE_AUTO] =
+            ops->prefers_bf16 ? ZB_DTYPE_BF16 : ZB_DTYPE_REAL,
         [ZB_CONF_FP32] = ZB_DTYPE_REAL,
         [ZB_CONF_BF16] = ZB_DTYPE_BF16,
         [ZB_CONF_FP16] = ZB_DTYPE_F16,
@@ -146,10 +147,11 @@ static enum zb_dtype storage_of(const struct zb_conf_precision *c)
 static enum zb_status make_model(struct zbrun_job *job)
 {
     const struct zb_parallel par = parallel_of(&job->conf->parallel);
-    struct zb_model_opts mo = {.max_seq = job->conf->data.seq_len,
-                               .init_std = job->conf->model.init_std,
-                               .par = &par,
-                               .storage = storage_of(&job->conf->precision)};
+    struct zb_model_opts mo = {
+        .max_seq = job->conf->data.seq_len,
+        .init_std = job->conf->model.init_std,
+        .par = &par,
+        .storage = storage_of(&job->conf->precision, job->ops)};
 
     if (job->conf->model.path != NULL) {
         ZB_TRY(model_from_path(job, &mo));
@@ -406,17 +408,17 @@ static enum zb_status check_layers(const struct zbrun_job *job)
 static enum zb_status fit_backend(const struct zbrun_job *job,
                                   struct zb_session_opts *o)
 {
-    const struct zb_backend_ops *ops;
+    const struct zb_backend_ops *ops = job->ops;
     int is_eval = job->opts->action == ZBRUN_EVAL;
 
-    ZB_TRY(zb_backend_find(job->opts->backend, &ops));
     if (ops->is_simulated && (is_eval || job->opts->dump_grads != NULL)) {
         return zb_fail(ZB_ECONFIG,
                        "%s is of no use with the backend %s, which computes "
                        "nothing",
                        is_eval ? "--eval" : "--dump-grads", ops->name);
     }
-    o->backend = job->opts->backend;
+    o->backend = ops->name;
+    o->gpus = job->opts->device;
     o->pretrained = ops->is_simulated ? NULL : job->pretrained;
     return ZB_OK;
 }
@@ -524,6 +526,7 @@ enum zb_status zbrun_job_init(struct zbrun_job *job,
     ZB_TRY(zb_conf_layout(job->conf, job->n_devices, &dp));
     job->rows = (int64_t)dp * job->conf->parallel.num_microbatches *
                 job->conf->parallel.microbatch_size;
+    ZB_TRY(zb_backend_find(opts->backend, &job->ops));
     ZB_TRY(make_model(job));
     ZB_TRY(open_all_data(job));
     if (job->conf->parallel.find_unused_parameters) {

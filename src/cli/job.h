@@ -11,6 +11,7 @@
 #include <signal.h>
 
 #include "cli/zbrun_opts.h"
+#include "zb/backend.h"
 #include "zb/conf.h"
 #include "zb/data.h"
 #include "zb/model.h"
@@ -19,6 +20,7 @@
 struct zbrun_job {
     const struct zbrun_opts *opts;
     struct zb_conf *conf;
+    const struct zb_backend_ops *ops; /* what "auto" is, too */
     struct zb_model *model;
     struct zb_dataset *train, *valid; /* valid: NULL without data.valid */
     struct zb_session_opts session;

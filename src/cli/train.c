@@ -368,6 +368,19 @@ static enum zb_status do_step(struct loop *l, int64_t step)
     return st;
 }
 
+static void show_hardware(const struct zbrun_job *job)
+{
+    const struct zb_backend_opts o = {.n_devices = job->n_devices,
+                                      .threads_per_device = 1,
+                                      .gpus = job->session.gpus};
+    char text[256];
+
+    job->ops->describe(&o, text, sizeof(text));
+    if (text[0] != '\0') {
+        zb_log(ZB_LOG_INFO, "%s: %s", job->ops->name, text);
+    }
+}
+
 enum zb_status zbrun_train(const struct zbrun_job *job,
                            const volatile sig_atomic_t *stop)
 {
@@ -383,6 +396,7 @@ enum zb_status zbrun_train(const struct zbrun_job *job,
                zb_model_type(job->model), sched->n_stage,
                zb_session_backend(l.s), sched->n_stage == 1 ? "" : "s",
                sched->planner, 100 * sched->bubble_rate);
+        show_hardware(job);
         if (zb_session_is_simulated(l.s)) {
             zb_log(ZB_LOG_INFO, "%s devices compute nothing: losses and norms "
                                 "are 0 and nothing is evaluated",

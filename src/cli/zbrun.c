@@ -57,6 +57,8 @@ static int exit_code(enum zb_status st)
 
 static void print_version(void)
 {
+    const struct zb_backend_ops *cuda;
+
     printf("zbrun %s\nbackends:", PACKAGE_VERSION);
     for (size_t i = 0; zb_backend_at(i) != NULL; i++) {
         printf(" %s", zb_backend_at(i)->name);
@@ -71,7 +73,8 @@ static void print_version(void)
 #else
     printf("\nonednn: no (plain loops, slow)");
 #endif
-    printf("\ncuda: no\nnccl: no\nmpi: no\n");
+    printf("\ncuda: %s\nnccl: no\nmpi: no\n",
+           zb_backend_find("cuda", &cuda) == ZB_OK ? cuda->summary : "no");
 }
 
 static enum zb_status print_config(const struct zbrun_opts *opts)

@@ -25,7 +25,8 @@ struct row {
 
 static const struct row rows[] = {
     {'g', "gpus", required_argument, "N|LIST",
-     "how many devices, or which ones (0,2,3 or 2,);\n"
+     "how many devices, or which GPUs they are (0,2,3\n"
+     "or 2, or 0,0, which share one);\n"
      "the default is pp_size * tp_size * sp_size"},
     {'b', "backend", required_argument, "NAME",
      "auto (default), cuda, cpu, check, or sim, which\n"
@@ -116,7 +117,7 @@ static enum zb_status bad_devices(const char *text)
 {
     return zb_fail(ZB_ECONFIG,
                    "--gpus %.60s: expected a number from 1 to %d, or a list of "
-                   "different device numbers such as 0,2,3",
+                   "GPU numbers such as 0,2,3",
                    text, DEVICES_MAX);
 }
 
@@ -133,16 +134,6 @@ static int device_number(const char **pos)
     n = strtol(*pos, &end, 10);
     *pos = end;
     return errno != 0 || n > DEVICES_MAX ? -1 : (int)n;
-}
-
-static int has_device(const struct zbrun_opts *opts, int n)
-{
-    for (int i = 0; i < opts->n_devices; i++) {
-        if (opts->device[i] == n) {
-            return 1;
-        }
-    }
-    return 0;
 }
 
 static enum zb_status parse_devices(const char *text, struct zbrun_opts *opts)
@@ -162,7 +153,7 @@ static enum zb_status parse_devices(const char *text, struct zbrun_opts *opts)
         return ZB_ENOMEM;
     }
     while (*pos == ',' || *pos == '\0') {
-        if (n < 0 || opts->n_devices == DEVICES_MAX || has_device(opts, n)) {
+        if (n < 0 || opts->n_devices == DEVICES_MAX) {
             return bad_devices(text);
         }
         opts->device[opts->n_devices++] = n;

@@ -34,7 +34,7 @@ struct zbrun_opts {
     enum zbrun_action action;
     const char *config;  /* NULL only for PRINT_CONFIG, HELP and VERSION */
     int n_devices;       /* 0: not said, as many as the layout needs */
-    int *device;         /* [n_devices] their numbers; NULL: 0 .. n_devices-1 */
+    int *device;         /* [n_devices] GPU of each; NULL: 0 .. n_devices-1 */
     const char *backend; /* "auto" unless given; the registry knows the rest */
     size_t n_set;
     const char **set;       /* "SEC.KEY=VALUE", in order; for zb_conf_load() */

@@ -34,7 +34,7 @@ err 'no configuration file'
 run 2 --nonsense llama.ini
 err "unknown or ambiguous option '--nonsense'"
 refuse "not also 'gpt2.ini'" llama.ini gpt2.ini
-for g in 0 -1 2x 1,1 ',' 99999999999 ''; do
+for g in 0 -1 2x 1,,1 ',' 99999999999 ''; do
     refuse '--gpus' -g "$g" llama.ini
 done
 refuse 'only one of' -e -n llama.ini
