@@ -19,11 +19,16 @@ extern "C" {
 
 #include "backend/backend_int.h"
 
-struct zb_cuda_gemm; /* cuda_gemm.c: cuBLASLt of one device */
+struct zb_cuda_gemm;  /* cuda_gemm.c: cuBLASLt of one device */
+struct zb_cuda_piece; /* cuda_mem.c: memory that is in use */
 
+/* Read-only once open. */
 struct zb_cuda {
     struct zb_backend base;
     int *gpu; /* [base.n_devices]: CUDA's number */
+    /* Which GPUs can not reach each other's memory, for messages; "" where all
+     * can. */
+    char apart[160];
 };
 
 struct zb_device {
@@ -32,18 +37,76 @@ struct zb_device {
     int gpu;
     int n_sm; /* multiprocessors */
     struct zb_cuda_gemm *gemm;
+    struct zb_cuda_piece *pieces;
     size_t mem_bytes, mem_peak_bytes;
 };
 
 struct zb_stream {
     struct zb_device *dev;
     cudaStream_t cuda;
+    cudaEvent_t idle; /* to wait for all of it */
+    void *workspace;  /* of its products, from the first one on */
 };
 
+/* ---- errors and devices (cuda_backend.c) -------------------------------- */
+
 /* ZB_OK, or what CUDA's error means: ZB_ENOMEM when memory is out, else
- * ZB_EDEVICE. The message names the device, `what` and CUDA's own words. */
+ * ZB_EDEVICE. The message names the device (NULL: none), `what` and CUDA's own
+ * words. */
 enum zb_status zb_cuda_check(const struct zb_device *dev, cudaError_t err,
                              const char *what) ZB_CHECKED;
+
+/* The calling thread's CUDA calls are about this device's GPU from now on. */
+enum zb_status zb_cuda_use(const struct zb_device *dev) ZB_CHECKED;
+
+/* ---- memory (cuda_mem.c) ------------------------------------------------- */
+
+enum zb_status zb_cuda_mem_alloc(struct zb_device *dev, size_t bytes,
+                                 const char *what, void **ptr_out);
+void zb_cuda_mem_free(struct zb_device *dev, void *ptr);
+size_t zb_cuda_mem_bytes(const struct zb_device *dev);
+size_t zb_cuda_mem_peak_bytes(const struct zb_device *dev);
+
+/* cudaMalloc; what does not fit says how much there is. */
+enum zb_status zb_cuda_malloc(const struct zb_device *dev, size_t bytes,
+                              const char *what, void **ptr_out) ZB_CHECKED;
+
+/* Page-locked memory, which all GPUs may copy to and from. */
+enum zb_status zb_cuda_host_alloc(struct zb_backend *be, size_t bytes,
+                                  const char *what, void **ptr_out);
+void zb_cuda_host_free(struct zb_backend *be, void *ptr);
+
+/* ---- streams and events (cuda_stream.c) ---------------------------------- */
+
+enum zb_status zb_cuda_stream_new(struct zb_device *dev, const char *name,
+                                  struct zb_stream **stream_out);
+void zb_cuda_stream_free(struct zb_stream *stream);
+enum zb_status zb_cuda_event_new(struct zb_device *dev,
+                                 struct zb_event **event_out);
+void zb_cuda_event_free(struct zb_event *event);
+enum zb_status zb_cuda_event_record(struct zb_event *event,
+                                    struct zb_stream *stream);
+enum zb_status zb_cuda_stream_wait(struct zb_stream *stream,
+                                   struct zb_event *event);
+enum zb_status zb_cuda_event_sync(struct zb_event *event);
+enum zb_status zb_cuda_stream_sync(struct zb_stream *stream);
+enum zb_status zb_cuda_copy_in(struct zb_stream *stream, void *dst,
+                               const void *host_src, size_t bytes,
+                               const char *label);
+enum zb_status zb_cuda_copy_out(struct zb_stream *stream, void *host_dst,
+                                const void *src, size_t bytes,
+                                const char *label);
+
+/* ---- products (cuda_gemm.c, cuda_gemm_start.cu) -------------------------- */
+
+/* What a device's products share; NULL may be freed. */
+enum zb_status zb_cuda_gemm_new(const struct zb_device *dev,
+                                struct zb_cuda_gemm **gemm_out) ZB_CHECKED;
+void zb_cuda_gemm_free(struct zb_cuda_gemm *gemm);
+
+/* C = the bias in every row, or 0. */
+enum zb_status zb_cuda_gemm_start(struct zb_stream *stream,
+                                  const struct zb_k_gemm *p) ZB_CHECKED;
 
 /* ---- kernels ------------------------------------------------------------ */
 
@@ -56,6 +119,16 @@ typedef enum zb_status (*zb_cuda_kernel_fn)(struct zb_stream *stream,
     enum zb_status zb_cuda_##name(struct zb_stream *stream, const void *params);
 ZB_KERNEL_MAP(ZB_X)
 #undef ZB_X
+
+/* What the kernels touch that are launched into this stream from now on: the
+ * emulation of tests/fakecuda holds it against what events order. */
+#ifdef ZB_FAKE_CUDA
+void fake_cuda_touches(cudaStream_t stream, const struct zb_launch *launch);
+#define ZB_CUDA_TOUCHES(stream, launch)                                        \
+    fake_cuda_touches((stream)->cuda, (launch))
+#else
+#define ZB_CUDA_TOUCHES(stream, launch) ((void)0)
+#endif
 
 #ifdef __cplusplus
 }
