@@ -41,9 +41,15 @@ struct zb_device {
     size_t mem_bytes, mem_peak_bytes;
 };
 
+/* Device memory of every stream's own, in which sums over many rows or elements
+ * keep the sums of their parts between two kernels. Made with the stream, as
+ * nothing may be allocated later. */
+#define ZB_CUDA_SCRATCH_BYTES ((size_t)4 << 20)
+
 struct zb_stream {
     struct zb_device *dev;
     cudaStream_t cuda;
+    void *scratch; /* [ZB_CUDA_SCRATCH_BYTES] */
     cudaEvent_t idle; /* to wait for all of it */
     void *workspace;  /* of its products, from the first one on */
 };

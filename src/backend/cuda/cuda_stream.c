@@ -26,6 +26,21 @@ static enum zb_status new_event(const struct zb_device *dev,
 
 /* ---- streams ------------------------------------------------------------- */
 
+/* Errors were reported where the host waited for results. */
+static void free_parts(struct zb_stream *s)
+{
+    if (s->cuda != NULL) {
+        (void)cudaStreamSynchronize(s->cuda);
+        (void)cudaStreamDestroy(s->cuda);
+    }
+    (void)cudaFree(s->workspace);
+    (void)cudaFree(s->scratch);
+    if (s->idle != NULL) {
+        (void)cudaEventDestroy(s->idle);
+    }
+    (void)cudaGetLastError();
+}
+
 enum zb_status zb_cuda_stream_new(struct zb_device *dev, const char *name,
                                   struct zb_stream **stream_out)
 {
@@ -40,32 +55,31 @@ enum zb_status zb_cuda_stream_new(struct zb_device *dev, const char *name,
     }
     s->dev = dev;
     ZB_TRY_GOTO(st, new_event(dev, &s->idle), err);
-    st = zb_cuda_check(
-        dev, cudaStreamCreateWithFlags(&s->cuda, cudaStreamNonBlocking),
-        "new stream");
-    if (st != ZB_OK) {
-        (void)cudaEventDestroy(s->idle);
-        goto err;
-    }
+    ZB_TRY_GOTO(st,
+                zb_cuda_malloc(dev, ZB_CUDA_SCRATCH_BYTES, "stream's memory",
+                               &s->scratch),
+                err);
+    ZB_TRY_GOTO(st,
+                zb_cuda_check(dev,
+                              cudaStreamCreateWithFlags(
+                                  &s->cuda, cudaStreamNonBlocking),
+                              "new stream"),
+                err);
     *stream_out = s;
     return ZB_OK;
 err:
+    free_parts(s);
     zb_free(s);
     return st;
 }
 
-/* Errors were reported where the host waited for results. */
 void zb_cuda_stream_free(struct zb_stream *stream)
 {
     if (stream == NULL) {
         return;
     }
     if (zb_cuda_use(stream->dev) == ZB_OK) {
-        (void)cudaStreamSynchronize(stream->cuda);
-        (void)cudaStreamDestroy(stream->cuda);
-        (void)cudaEventDestroy(stream->idle);
-        (void)cudaFree(stream->workspace);
-        (void)cudaGetLastError();
+        free_parts(stream);
     }
     zb_free(stream);
 }
