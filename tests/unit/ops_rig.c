@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "zb/mem.h"
@@ -29,6 +30,41 @@ static struct {
     int n_arrays;
     uint64_t hash;
 } rig;
+
+static int is_usable(const struct zb_backend_ops *ops)
+{
+    const struct zb_backend_opts opts = {.n_devices = 1,
+                                         .threads_per_device = 1};
+    struct zb_backend *be;
+
+    if (ops->is_simulated || ops->open(&opts, &be) != ZB_OK) {
+        return 0;
+    }
+    zb_backend_close(be);
+    return 1;
+}
+
+const char *ops_backend(size_t i)
+{
+    const char *only = getenv("ZB_TEST_BACKEND");
+
+    if (only != NULL) {
+        return i == 0 ? only : NULL;
+    }
+    for (size_t k = 0; zb_backend_at(k) != NULL; k++) {
+        if (is_usable(zb_backend_at(k)) && i-- == 0) {
+            return zb_backend_at(k)->name;
+        }
+    }
+    return NULL;
+}
+
+const char *ops_one_backend(void)
+{
+    const char *only = getenv("ZB_TEST_BACKEND");
+
+    return only != NULL ? only : "cpu";
+}
 
 void ops_open(const char *backend, int n_threads)
 {

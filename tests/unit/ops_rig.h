@@ -32,6 +32,13 @@
 #define OPS_OUT(...) ((void *const[7]){__VA_ARGS__})
 #define OPS_IN(...) ((const void *const[7]){__VA_ARGS__})
 
+/* The i-th backend that can run kernels here, or NULL past the last one; of all
+ * only ZB_TEST_BACKEND where the environment names one. */
+const char *ops_backend(size_t i);
+
+/* ZB_TEST_BACKEND, or cpu: for tests that one backend is enough for. */
+const char *ops_one_backend(void);
+
 void ops_open(const char *backend, int n_threads);
 void ops_close(void);
 

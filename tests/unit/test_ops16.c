@@ -142,7 +142,7 @@ static void check(const char *what, void (*run)(enum zb_dtype t, int variant),
         for (half = ZB_DTYPE_BF16; half <= ZB_DTYPE_F16; half++) {
             struct outs real = {0}, stored = {0};
 
-            ops_open("cpu", 1);
+            ops_open(ops_one_backend(), 1);
             outs = &real;
             rng.state = (unsigned)variant + 7;
             run(ZB_DTYPE_REAL, variant);
@@ -585,7 +585,7 @@ static void convert_rounds_and_widens(void)
         struct zb_k_convert down = {.n = 4, .y_dtype = half};
         struct zb_k_convert up = {.n = 4, .x_dtype = half};
 
-        ops_open("cpu", 1);
+        ops_open(ops_one_backend(), 1);
         down.x = ops_reals(4, x);
         up.x = down.y = ops_bytes(8, NULL);
         up.y = ops_blank(4);
@@ -614,7 +614,7 @@ static void master_moves_where_bf16_alone_would_not(void)
                          .dtype = ZB_DTYPE_BF16};
 
     half = ZB_DTYPE_BF16;
-    ops_open("cpu", 1);
+    ops_open(ops_one_backend(), 1);
     p.grad = ops_reals(1, &grad);
     p.param = ops_reals(1, &one);
     p.stored = ops_bytes(2, NULL);
@@ -668,7 +668,7 @@ static void check_stored(int is_adamw, double momentum)
 static void updates_store_rounded_parameters(void)
 {
     for (half = ZB_DTYPE_BF16; half <= ZB_DTYPE_F16; half++) {
-        ops_open("cpu", 2);
+        ops_open(ops_one_backend(), 2);
         check_stored(1, 0);
         check_stored(0, 0);
         check_stored(0, 0.9);
@@ -685,7 +685,7 @@ static void other_types_are_refused(void)
                              .ldc = 1, .dtype = ZB_DTYPE_BF16,
                              .c_dtype = ZB_DTYPE_F16};
 
-    ops_open("cpu", 1);
+    ops_open(ops_one_backend(), 1);
     add.a = add.b = add.y = ops_blank(4);
     CU_ASSERT_EQUAL(ops_try(ZB_K_add, &add, OPS_OUT(add.y), OPS_IN(NULL)),
                     ZB_EINVAL);
@@ -715,7 +715,7 @@ static void attention_works_in_memory_of_one_size(void)
     uint64_t again;
 
     half = ZB_DTYPE_BF16;
-    ops_open("cpu", 1);
+    ops_open(ops_one_backend(), 1);
     (void)attention_allocations(SEQ);
     again = attention_allocations(SEQ);
     CU_ASSERT_EQUAL(attention_allocations(2 * SEQ), again);
@@ -750,7 +750,7 @@ static void run_team(int which)
 
 static void team_changes_no_bit(void)
 {
-    ops_same_bits("cpu", run_team, 4);
+    ops_same_bits(ops_one_backend(), run_team, 4);
 }
 
 int main(void)

@@ -655,11 +655,7 @@ int main(void)
     };
     int bad = 0;
 
-    for (size_t i = 0; zb_backend_at(i) != NULL; i++) {
-        if (zb_backend_at(i)->is_simulated) {
-            continue;
-        }
-        backend = zb_backend_at(i)->name;
+    for (size_t i = 0; (backend = ops_backend(i)) != NULL; i++) {
         printf("backend %s\n", backend);
         bad |= zbt_run("ops_rows", cases, ZB_COUNT_OF(cases));
     }
