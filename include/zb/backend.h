@@ -86,7 +86,8 @@ struct zb_backend_ops {
 
     /* One line about the hardware that `opts` asks for, "" where the processor
      * says all: for the log, and for what is measured on it. Without an open
-     * backend; what is not there is said so. */
+     * backend; what is not there is said so. With opts NULL: the libraries it
+     * is built with. */
     void (*describe)(const struct zb_backend_opts *opts, char *text,
                      size_t size);
 

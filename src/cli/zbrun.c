@@ -58,6 +58,7 @@ static int exit_code(enum zb_status st)
 static void print_version(void)
 {
     const struct zb_backend_ops *cuda;
+    char text[128] = "no";
 
     printf("zbrun %s\nbackends:", PACKAGE_VERSION);
     for (size_t i = 0; zb_backend_at(i) != NULL; i++) {
@@ -73,8 +74,10 @@ static void print_version(void)
 #else
     printf("\nonednn: no (plain loops, slow)");
 #endif
-    printf("\ncuda: %s\nnccl: no\nmpi: no\n",
-           zb_backend_find("cuda", &cuda) == ZB_OK ? cuda->summary : "no");
+    if (zb_backend_find("cuda", &cuda) == ZB_OK) {
+        cuda->describe(NULL, text, sizeof(text));
+    }
+    printf("\ncuda: %s\nnccl: no\nmpi: no\n", text);
 }
 
 static enum zb_status print_config(const struct zbrun_opts *opts)

@@ -397,15 +397,20 @@ static enum zb_status cuda_launch(struct zb_stream *stream,
     return st == ZB_OK ? ZB_OK : zb_fail_in(st, "%s", launch->label);
 }
 
-/* "2 x NVIDIA H100 80GB HBM3 (GPUs 0, 1), driver for CUDA 13.0": what is the
- * same in a row is said once. */
+/* "NVIDIA H100 80GB HBM3, compute capability 9.0, driver for CUDA 13.0": the
+ * first GPU stands for the others. */
 static void cuda_describe(const struct zb_backend_opts *opts, char *text,
                           size_t size)
 {
     struct cudaDeviceProp prop;
-    int driver = 0, first = opts->gpus != NULL ? opts->gpus[0] : 0;
+    int driver = 0, first = opts != NULL && opts->gpus ? opts->gpus[0] : 0;
     char version[16];
 
+    if (opts == NULL) {
+        version_str(CUDART_VERSION, version);
+        snprintf(text, size, "CUDA %s, cuBLASLt", version);
+        return;
+    }
     (void)cudaDriverGetVersion(&driver);
     version_str(driver, version);
     if (cudaGetDeviceProperties(&prop, first) != cudaSuccess) {
@@ -417,13 +422,9 @@ static void cuda_describe(const struct zb_backend_opts *opts, char *text,
              prop.name, prop.major, prop.minor, version);
 }
 
-#define STR(x) #x
-#define STR_OF(x) STR(x)
-
 const struct zb_backend_ops zb_backend_cuda_ops = {
     .name = "cuda",
-    .summary = "NVIDIA GPUs: kernels, cuBLASLt; CUDART_VERSION "
-               STR_OF(CUDART_VERSION),
+    .summary = "NVIDIA GPUs: own kernels, products by cuBLASLt",
     .open = cuda_open,
     .close = cuda_close,
     .describe = cuda_describe,
