@@ -39,7 +39,7 @@ AC_DEFUN([ZB_CHECK_CUDA], [
   AS_IF([test "x$with_cuda" != xno], [
     AS_IF([test -n "$zb_cuda_dir"], [
       CUDA_CPPFLAGS="-isystem $zb_cuda_dir/include"
-      CUDA_LDFLAGS="-L$zb_cuda_dir/lib64"])
+      CUDA_LDFLAGS="-L$zb_cuda_dir/lib64 -Wl,-rpath,$zb_cuda_dir/lib64"])
     AC_PATH_PROG([NVCC], [nvcc], [], [$zb_cuda_dir/bin$PATH_SEPARATOR$PATH])
     zb_save_CPPFLAGS=$CPPFLAGS zb_save_LDFLAGS=$LDFLAGS zb_save_LIBS=$LIBS
     CPPFLAGS="$CPPFLAGS $CUDA_CPPFLAGS" LDFLAGS="$LDFLAGS $CUDA_LDFLAGS"

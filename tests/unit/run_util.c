@@ -151,6 +151,18 @@ void ru_rows(const struct ru_batch *b, int64_t first, int64_t n,
     fill_input(part);
 }
 
+/* Devices of a run may be more than the GPUs there are: they share them. */
+static const int *gpus(void)
+{
+    static const int all_on_one[RU_DEVICES] = {0};
+    static const int in_turn_on_four[RU_DEVICES] = {
+        0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3,
+        0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3};
+    const char *n = getenv("ZB_TEST_GPUS");
+
+    return n != NULL && strcmp(n, "4") == 0 ? in_turn_on_four : all_on_one;
+}
+
 struct zb_session_opts ru_opts(int n_stages, int n_micro, int64_t max_rows)
 {
     const char *backend = getenv("ZB_TEST_BACKEND");
@@ -165,6 +177,7 @@ struct zb_session_opts ru_opts(int n_stages, int n_micro, int64_t max_rows)
     o.max_seq = RU_SEQ;
     o.seed = 7;
     o.watchdog_s = 60;
+    o.gpus = gpus();
     o.check_seed = seed != NULL ? strtoull(seed, NULL, 10) : 0;
     o.check_delay_us = 20;
     return o;

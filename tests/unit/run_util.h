@@ -45,7 +45,9 @@ void ru_batch_init(struct ru_batch *b, int64_t n_rows, int64_t seq_len,
 void ru_batch_release(struct ru_batch *b);
 
 /* Options of a small session on the cpu backend; ZB_TEST_BACKEND in the
- * environment names another one, ZB_TEST_SEED the seed of its delays. */
+ * environment names another one, ZB_TEST_SEED the seed of its delays. With cuda
+ * up to RU_DEVICES devices share the first GPU, or with ZB_TEST_GPUS=4 four. */
+#define RU_DEVICES 32
 struct zb_session_opts ru_opts(int n_stages, int n_micro, int64_t max_rows);
 
 struct ru_grid {

@@ -104,22 +104,37 @@ size_t zb_cuda_mem_peak_bytes(const struct zb_device *dev)
     return dev->mem_peak_bytes;
 }
 
+/* The calling thread's GPU becomes one of those in use, if it is not: CUDA
+ * makes a context on the one that is current. */
+static enum zb_status use_any(const struct zb_cuda *be)
+{
+    int now = -1;
+
+    ZB_TRY(zb_cuda_check(NULL, cudaGetDevice(&now), "which GPU"));
+    for (int i = 0; i < be->base.n_devices; i++) {
+        if (be->gpu[i] == now) {
+            return ZB_OK;
+        }
+    }
+    return zb_cuda_check(NULL, cudaSetDevice(be->gpu[0]), "use a GPU");
+}
+
 /* In front of page-locked memory is what counts it. */
 #define HEAD_BYTES 64
 
 enum zb_status zb_cuda_host_alloc(struct zb_backend *be, size_t bytes,
                                   const char *what, void **ptr_out)
 {
-    void *token = zb_alloc(1), *ptr = NULL;
+    void *token, *ptr = NULL;
     cudaError_t err;
 
-    (void)be;
+    if (bytes > SIZE_MAX - HEAD_BYTES) {
+        return zb_fail(ZB_ENOMEM, "%s: %zu bytes are too many", what, bytes);
+    }
+    ZB_TRY(use_any((struct zb_cuda *)be));
+    token = zb_alloc(1);
     if (token == NULL) {
         return zb_fail_in(ZB_ENOMEM, "%s", what);
-    }
-    if (bytes > SIZE_MAX - HEAD_BYTES) {
-        zb_free(token);
-        return zb_fail(ZB_ENOMEM, "%s: %zu bytes are too many", what, bytes);
     }
     err = cudaHostAlloc(&ptr, bytes + HEAD_BYTES, cudaHostAllocPortable);
     if (err != cudaSuccess) {
