@@ -67,4 +67,22 @@ ZB_KERN_FN zb_real zb_gelu_erf_d(zb_real x)
     return zb_normal_cdf(x) + x * pdf;
 }
 
+/* Run LOOP(function, derivative) for the activation, an enum zb_act of
+ * zb/kernel.h. */
+#define ZB_FOR_ACT(act, LOOP)                                                  \
+    switch (act) {                                                             \
+    case ZB_ACT_RELU:                                                          \
+        LOOP(zb_relu, zb_relu_d)                                               \
+        break;                                                                 \
+    case ZB_ACT_SILU:                                                          \
+        LOOP(zb_silu, zb_silu_d)                                               \
+        break;                                                                 \
+    case ZB_ACT_GELU_TANH:                                                     \
+        LOOP(zb_gelu_tanh, zb_gelu_tanh_d)                                     \
+        break;                                                                 \
+    case ZB_ACT_GELU_ERF:                                                      \
+        LOOP(zb_gelu_erf, zb_gelu_erf_d)                                       \
+        break;                                                                 \
+    }
+
 #endif

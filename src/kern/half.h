@@ -15,6 +15,35 @@ ZB_KERN_FN float zb_float_of_bf16(uint16_t x)
     return zb_float_of_bits((uint32_t)x << 16);
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+
+/* A GPU has instructions for the rest. */
+ZB_KERN_FN uint16_t zb_bf16_of_float(float x)
+{
+    uint16_t y;
+
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+}
+
+ZB_KERN_FN float zb_float_of_f16(uint16_t x)
+{
+    float y;
+
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+    return y;
+}
+
+ZB_KERN_FN uint16_t zb_f16_of_float(float x)
+{
+    uint16_t y;
+
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+}
+
+#else
+
 ZB_KERN_FN uint16_t zb_bf16_of_float(float x)
 {
     uint32_t bits = zb_bits_of_float(x);
@@ -55,5 +84,7 @@ ZB_KERN_FN uint16_t zb_f16_of_float(float x)
     bits = size > 0x7f800000u ? nan : bits;
     return (uint16_t)(sign | bits);
 }
+
+#endif
 
 #endif

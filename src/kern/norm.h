@@ -127,6 +127,13 @@ ZB_KERN_FN void ZB_AS(zb_rmsnorm_bwd_row)(int64_t n,
     }
 }
 
+/* One element's part in dgamma. */
+ZB_KERN_FN zb_real ZB_AS(zb_norm_dgamma)(ZB_ST dy, ZB_ST x, zb_real mean,
+                                         zb_real rstd)
+{
+    return ZB_LD(dy) * ((ZB_LD(x) - mean) * rstd);
+}
+
 /* acc_g[c] += dy xhat and acc_b[c] += dy, for n columns of one row. acc_b may
  * be NULL. RMSNorm's is the case mean = 0. */
 ZB_KERN_FN void ZB_AS(zb_norm_bwd_w_row)(int64_t n, const ZB_ST *ZB_RESTRICT dy,
@@ -136,7 +143,7 @@ ZB_KERN_FN void ZB_AS(zb_norm_bwd_w_row)(int64_t n, const ZB_ST *ZB_RESTRICT dy,
                                          zb_real *ZB_RESTRICT acc_b)
 {
     ZB_EACH(i, n) {
-        acc_g[i] += ZB_LD(dy[i]) * ((ZB_LD(x[i]) - mean) * rstd);
+        acc_g[i] += ZB_AS(zb_norm_dgamma)(dy[i], x[i], mean, rstd);
     }
     if (acc_b != NULL) {
         ZB_EACH(i, n) {

@@ -33,3 +33,22 @@ ZB_KERN_FN void ZB_AS(zb_rope_pairs)(int64_t half,
         y[2 * j + 1] = ZB_TO(b * cosine[j] + a * s);
     }
 }
+
+/* A head of head_dim elements; those past 2 half are copied. */
+ZB_KERN_FN void ZB_AS(zb_rope_head)(int64_t head_dim, int64_t half,
+                                    int is_interleaved, const zb_real *cosine,
+                                    const zb_real *sine, zb_real sign,
+                                    const ZB_ST *x, ZB_ST *y)
+{
+    if (is_interleaved) {
+        ZB_AS(zb_rope_pairs)(half, cosine, sine, sign, x, y);
+    } else {
+        ZB_AS(zb_rope_halves)(half, cosine, sine, sign, x, y);
+    }
+    if (x != y) {
+        ZB_EACH(i, head_dim - 2 * half)
+        {
+            y[2 * half + i] = x[2 * half + i];
+        }
+    }
+}

@@ -6,8 +6,9 @@
 
 #include "kern/act.h"
 #include "kern/update.h"
-#include "kern/xent.h"
 #define ZB_TEMPLATE "kern/norm.h"
+#include "kern/each_storage.h"
+#define ZB_TEMPLATE "kern/xent_row.h"
 #include "kern/each_storage.h"
 #define ZB_TEMPLATE "kern/rope.h"
 #include "kern/each_storage.h"
@@ -29,9 +30,9 @@ static __global__ void row_kernel(struct ROW *r)
     __syncwarp();
     zb_layernorm_bwd_row_real(ROW_N, r->beta, r->x, r->gamma, r->mean, r->rstd,
                               NULL, r->d_normed);
-    zb_xent_row(ROW_N, r->x, r->label, &r->loss, &r->lse);
+    zb_xent_row_real(ROW_N, r->x, r->label, &r->loss, &r->lse);
     __syncwarp();
-    zb_xent_bwd_row(ROW_N, 0, ROW_N, ZB_R(0.5), r->x, r->lse, r->label, r->d_loss);
+    zb_xent_bwd_row_real(ROW_N, 0, ROW_N, ZB_R(0.5), r->x, r->lse, r->label, r->d_loss);
     ZB_EACH(i, ROW_N) {
         r->act[i] = zb_gelu_erf(r->x[i]);
         r->d_act[i] = zb_gelu_tanh_d(r->x[i]) + zb_silu_d(r->x[i]);
@@ -49,7 +50,7 @@ static __global__ void other_kernels(zb_real *y, const zb_real *x,
     zb_rmsnorm_row_real(ROW_N, ZB_R(1e-5), x, x, y, y + ROW_N);
     zb_rmsnorm_bwd_row_real(ROW_N, x, x, x, y[ROW_N], NULL, y);
     zb_norm_bwd_w_row_real(ROW_N, x, x, x[0], x[1], y, y + ROW_N);
-    zb_xent_part_row(ROW_N, 0, x, 3, y);
+    zb_xent_part_row_real(ROW_N, 0, x, 3, y);
     zb_xent_join_row(2, ROW_N, x, 3, y, y + 1);
     zb_rope_halves_real(ROW_N / 2, x, x, ZB_R(-1), x, y);
     zb_rope_pairs_real(ROW_N / 2, x, x, ZB_R(1), x, y);

@@ -10,9 +10,10 @@
 
 #include "kern/act.h"
 #include "kern/update.h"
-#include "kern/xent.h"
 #include "kern_rows.h"
 #define ZB_TEMPLATE "kern/norm.h"
+#include "kern/each_storage.h"
+#define ZB_TEMPLATE "kern/xent_row.h"
 #include "kern/each_storage.h"
 
 static int n_failed;
@@ -47,8 +48,9 @@ static void run_here(struct row32 *r)
                           &r->mean, &r->rstd);
     zb_layernorm_bwd_row_real(ROW_N, r->beta, r->x, r->gamma, r->mean, r->rstd,
                               NULL, r->d_normed);
-    zb_xent_row(ROW_N, r->x, r->label, &r->loss, &r->lse);
-    zb_xent_bwd_row(ROW_N, 0, ROW_N, 0.5f, r->x, r->lse, r->label, r->d_loss);
+    zb_xent_row_real(ROW_N, r->x, r->label, &r->loss, &r->lse);
+    zb_xent_bwd_row_real(ROW_N, 0, ROW_N, 0.5f, r->x, r->lse, r->label,
+                         r->d_loss);
     for (int i = 0; i < ROW_N; i++) {
         r->act[i] = zb_gelu_erf(r->x[i]);
         r->d_act[i] = zb_gelu_tanh_d(r->x[i]) + zb_silu_d(r->x[i]);

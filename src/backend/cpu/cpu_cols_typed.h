@@ -2,6 +2,7 @@
  *
  * The loops of cpu_cols.c. A template of kern/each_storage.h.
  */
+#include "kern/ew.h"
 #include "kern/norm.h"
 
 static void ZB_AS(col_sum_part)(const struct zb_device *dev, const void *arg,
@@ -20,9 +21,7 @@ static void ZB_AS(col_sum_part)(const struct zb_device *dev, const void *arg,
         for (int64_t r = 0; r < p->rows; r++) {
             const ZB_ST *x = (const ZB_ST *)p->x + r * p->ldx + c;
 
-            ZB_EACH(i, n) {
-                group[i] += ZB_LD(x[i]);
-            }
+            ZB_AS(zb_add_to_run)(n, x, group);
             if ((r + 1) % ROW_GROUP == 0 || r + 1 == p->rows) {
                 sums_end_group(&s);
             }
@@ -73,18 +72,8 @@ static void ZB_AS(sum_part)(const struct zb_device *dev, const void *arg,
         int64_t at = g->first + k * SUM_BLOCK, left = g->n - k * SUM_BLOCK;
         int64_t n = left < SUM_BLOCK ? left : SUM_BLOCK;
         const ZB_ST *x = (const ZB_ST *)g->x + at;
-        double sum = 0;
 
-        if (g->is_squared) {
-            ZB_EACH_SUM(i, n, sum) {
-                sum += (double)ZB_LD(x[i]) * (double)ZB_LD(x[i]);
-            }
-        } else {
-            ZB_EACH_SUM(i, n, sum) {
-                sum += (double)ZB_LD(x[i]);
-            }
-        }
-        g->part[k] = sum;
+        g->part[k] = ZB_AS(zb_sum_run)(n, g->is_squared, x);
     }
 }
 
@@ -103,9 +92,7 @@ static void ZB_AS(position_bwd_w_part)(const struct zb_device *dev,
         for (int64_t b = 0; row < p->n_pos && b < p->batch; b++) {
             const ZB_ST *dy = (const ZB_ST *)p->dy + (b * p->seq + t) * p->cols;
 
-            ZB_EACH(i, p->cols) {
-                dtable[i] += ZB_LD(dy[i]);
-            }
+            ZB_AS(zb_add_to_run)(p->cols, dy, dtable);
         }
     }
 }
@@ -128,8 +115,6 @@ static void ZB_AS(embedding_bwd_w_part)(const struct zb_device *dev,
             continue;
         }
         dtable = p->dtable + at * p->cols + begin;
-        ZB_EACH(i, end - begin) {
-            dtable[i] += ZB_LD(dy[i]);
-        }
+        ZB_AS(zb_add_to_run)(end - begin, dy, dtable);
     }
 }

@@ -7,29 +7,11 @@
 #include <string.h>
 
 #include "backend/cpu/cpu_int.h"
-#include "kern/act.h"
 #include "kern/philox.h"
 
 /* Parts of element loops end at multiples of this, so that the compiler's
  * vector loop and its remainder see the same elements for every team. */
 #define ALIGN 64
-
-/* Run LOOP(function, derivative) for the activation. */
-#define FOR_ACT(act, LOOP)                                                     \
-    switch (act) {                                                             \
-    case ZB_ACT_RELU:                                                          \
-        LOOP(zb_relu, zb_relu_d)                                               \
-        break;                                                                 \
-    case ZB_ACT_SILU:                                                          \
-        LOOP(zb_silu, zb_silu_d)                                               \
-        break;                                                                 \
-    case ZB_ACT_GELU_TANH:                                                     \
-        LOOP(zb_gelu_tanh, zb_gelu_tanh_d)                                     \
-        break;                                                                 \
-    case ZB_ACT_GELU_ERF:                                                      \
-        LOOP(zb_gelu_erf, zb_gelu_erf_d)                                       \
-        break;                                                                 \
-    }
 
 /* Random numbers come in blocks of four, so dropout goes through its sample in
  * pieces of whole blocks. */

@@ -2,6 +2,8 @@
  *
  * The loops of cpu_ew.c. A template of kern/each_storage.h.
  */
+#include "kern/ew.h"
+
 static void ZB_AS(act_fwd_part)(const struct zb_device *dev, const void *arg,
                                 int64_t begin, int64_t end, int thread)
 {
@@ -11,12 +13,7 @@ static void ZB_AS(act_fwd_part)(const struct zb_device *dev, const void *arg,
 
     (void)dev;
     (void)thread;
-#define LOOP(f, d)                                                             \
-    ZB_EACH(i, end - begin) {                                                  \
-        y[i] = ZB_TO(f(ZB_LD(x[i])));                                          \
-    }
-    FOR_ACT(p->act, LOOP)
-#undef LOOP
+    ZB_AS(zb_act_run)(end - begin, (int)p->act, x, y);
 }
 
 static void ZB_AS(act_bwd_part)(const struct zb_device *dev, const void *arg,
@@ -29,12 +26,7 @@ static void ZB_AS(act_bwd_part)(const struct zb_device *dev, const void *arg,
 
     (void)dev;
     (void)thread;
-#define LOOP(f, d)                                                             \
-    ZB_EACH(i, end - begin) {                                                  \
-        dx[i] = ZB_TO(ZB_LD(dy[i]) * d(ZB_LD(x[i])));                          \
-    }
-    FOR_ACT(p->act, LOOP)
-#undef LOOP
+    ZB_AS(zb_act_bwd_run)(end - begin, (int)p->act, dy, x, dx);
 }
 
 static void ZB_AS(gated_fwd_part)(const struct zb_device *dev, const void *arg,
@@ -49,12 +41,7 @@ static void ZB_AS(gated_fwd_part)(const struct zb_device *dev, const void *arg,
         const ZB_ST *up = (const ZB_ST *)p->up + r * p->ld_up;
         ZB_ST *y = (ZB_ST *)p->y + r * p->ld_y;
 
-#define LOOP(f, d)                                                             \
-    ZB_EACH(i, p->cols) {                                                      \
-        y[i] = ZB_TO(f(ZB_LD(gate[i])) * ZB_LD(up[i]));                        \
-    }
-        FOR_ACT(p->act, LOOP)
-#undef LOOP
+        ZB_AS(zb_gated_run)(p->cols, (int)p->act, gate, up, y);
     }
 }
 
@@ -72,15 +59,8 @@ static void ZB_AS(gated_bwd_part)(const struct zb_device *dev, const void *arg,
         ZB_ST *dgate = (ZB_ST *)p->dgate + r * p->ld_dgate;
         ZB_ST *dup = (ZB_ST *)p->dup + r * p->ld_dup;
 
-#define LOOP(f, d)                                                             \
-    ZB_EACH(i, p->cols) {                                                      \
-        zb_real g = ZB_LD(gate[i]), u = ZB_LD(up[i]), dy_i = ZB_LD(dy[i]);     \
-                                                                               \
-        dgate[i] = ZB_TO(dy_i * u * d(g));                                     \
-        dup[i] = ZB_TO(dy_i * f(g));                                           \
-    }
-        FOR_ACT(p->act, LOOP)
-#undef LOOP
+        ZB_AS(zb_gated_bwd_run)
+        (p->cols, (int)p->act, dy, gate, up, dgate, dup);
     }
 }
 
@@ -94,23 +74,18 @@ static void ZB_AS(add_part)(const struct zb_device *dev, const void *arg,
 
     (void)dev;
     (void)thread;
-    ZB_EACH(i, end - begin) {
-        y[i] = ZB_TO(ZB_LD(a[i]) + ZB_LD(b[i]));
-    }
+    ZB_AS(zb_add_run)(end - begin, a, b, y);
 }
 
 static void ZB_AS(fill_part)(const struct zb_device *dev, const void *arg,
                              int64_t begin, int64_t end, int thread)
 {
     const struct zb_k_fill *p = arg;
-    ZB_ST *y = (ZB_ST *)p->y + begin;
-    zb_real value = (zb_real)p->value;
 
     (void)dev;
     (void)thread;
-    ZB_EACH(i, end - begin) {
-        y[i] = ZB_TO(value);
-    }
+    ZB_AS(zb_fill_run)
+    (end - begin, (zb_real)p->value, (ZB_ST *)p->y + begin);
 }
 
 static void ZB_AS(scale_part)(const struct zb_device *dev, const void *arg,
@@ -119,13 +94,10 @@ static void ZB_AS(scale_part)(const struct zb_device *dev, const void *arg,
     const struct zb_k_scale *p = arg;
     const ZB_ST *x = (const ZB_ST *)p->x + begin;
     ZB_ST *y = (ZB_ST *)p->y + begin;
-    zb_real alpha = (zb_real)p->alpha;
 
     (void)dev;
     (void)thread;
-    ZB_EACH(i, end - begin) {
-        y[i] = ZB_TO(alpha * ZB_LD(x[i]));
-    }
+    ZB_AS(zb_scale_run)(end - begin, (zb_real)p->alpha, x, y);
 }
 
 static void ZB_AS(mse_fwd_part)(const struct zb_device *dev, const void *arg,
@@ -134,15 +106,10 @@ static void ZB_AS(mse_fwd_part)(const struct zb_device *dev, const void *arg,
     const struct zb_k_mse_fwd *p = arg;
     const ZB_ST *x = (const ZB_ST *)p->x + begin;
     const ZB_ST *target = (const ZB_ST *)p->target + begin;
-    zb_real *loss = p->loss + begin;
 
     (void)dev;
     (void)thread;
-    ZB_EACH(i, end - begin) {
-        zb_real d = ZB_LD(x[i]) - ZB_LD(target[i]);
-
-        loss[i] = d * d;
-    }
+    ZB_AS(zb_mse_run)(end - begin, x, target, p->loss + begin);
 }
 
 static void ZB_AS(mse_bwd_part)(const struct zb_device *dev, const void *arg,
@@ -156,27 +123,17 @@ static void ZB_AS(mse_bwd_part)(const struct zb_device *dev, const void *arg,
 
     (void)dev;
     (void)thread;
-    ZB_EACH(i, end - begin) {
-        dx[i] = ZB_TO(factor * (ZB_LD(x[i]) - ZB_LD(target[i])));
-    }
+    ZB_AS(zb_mse_bwd_run)(end - begin, factor, x, target, dx);
 }
 
 static void ZB_AS(load)(int64_t n, const void *from, zb_real *y)
 {
-    const ZB_ST *x = from;
-
-    ZB_EACH(i, n) {
-        y[i] = ZB_LD(x[i]);
-    }
+    ZB_AS(zb_load_run)(n, from, y);
 }
 
 static void ZB_AS(store)(int64_t n, const zb_real *x, void *to)
 {
-    ZB_ST *y = to;
-
-    ZB_EACH(i, n) {
-        y[i] = ZB_TO(x[i]);
-    }
+    ZB_AS(zb_store_run)(n, x, to);
 }
 
 /* `n_all` elements from `at` of the tensors on, which in their sample are those

@@ -8,16 +8,6 @@
 
 #include "backend/cpu/cpu_int.h"
 #include "kern/place.h"
-#include "kern/xent.h"
-
-/* Padding may reach past the table. */
-static int64_t table_row(const struct zb_k_place *place, int64_t t,
-                         int64_t offset, int64_t n_pos)
-{
-    int64_t row = offset + zb_place_row(place->len, place->first, t);
-
-    return row < n_pos ? row : n_pos - 1;
-}
 
 #define ZB_TEMPLATE "backend/cpu/cpu_rows_typed.h"
 #include "kern/each_storage.h"
@@ -106,7 +96,7 @@ static void xent_fwd_part(const struct zb_device *dev, const void *arg,
         const zb_real *x = load_row(p->dtype, p->logits, r * p->ld, p->cols,
                                     dev->scratch[thread].ptr);
 
-        zb_xent_row(p->cols, x, p->label[r], p->loss + r, p->lse + r);
+        zb_xent_row_real(p->cols, x, p->label[r], p->loss + r, p->lse + r);
     }
 }
 
@@ -128,7 +118,8 @@ static void xent_part_part(const struct zb_device *dev, const void *arg,
         const zb_real *x = load_row(p->dtype, p->logits, r * p->ld, p->cols,
                                     dev->scratch[thread].ptr);
 
-        zb_xent_part_row(p->cols, p->first, x, p->label[r], p->stats + 3 * r);
+        zb_xent_part_row_real(p->cols, p->first, x, p->label[r],
+                              p->stats + 3 * r);
     }
 }
 
@@ -175,8 +166,8 @@ static void xent_bwd_part(const struct zb_device *dev, const void *arg,
         char *to = (char *)p->dlogits + r * p->ld_d * bytes;
         zb_real *d = p->dtype == ZB_DTYPE_REAL ? (zb_real *)(void *)to : room;
 
-        zb_xent_bwd_row(p->cols, p->first, p->n_class, (zb_real)p->scale, x,
-                        p->lse[r], p->label[r], d);
+        zb_xent_bwd_row_real(p->cols, p->first, p->n_class, (zb_real)p->scale,
+                             x, p->lse[r], p->label[r], d);
         if (p->dtype != ZB_DTYPE_REAL) {
             zb_cpu_store(p->dtype, p->cols, d, to);
         }

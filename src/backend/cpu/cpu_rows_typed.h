@@ -2,8 +2,10 @@
  *
  * The loops of cpu_rows.c. A template of kern/each_storage.h.
  */
+#include "kern/ew.h"
 #include "kern/norm.h"
 #include "kern/rope.h"
+#include "kern/xent_row.h"
 
 /* LayerNorm's, and with mean NULL RMSNorm's. */
 static void ZB_AS(norm_fwd_part)(const struct zb_device *dev, const void *arg,
@@ -60,35 +62,14 @@ static void ZB_AS(position_fwd_part)(const struct zb_device *dev,
     (void)dev;
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
-        const ZB_ST *row =
-            (const ZB_ST *)p->table +
-            table_row(&p->place, r % p->seq, p->offset, p->n_pos) * p->cols;
+        const ZB_ST *row = (const ZB_ST *)p->table +
+                           zb_place_table_row(p->place.len, p->place.first,
+                                              r % p->seq, p->offset, p->n_pos) *
+                               p->cols;
         const ZB_ST *x = (const ZB_ST *)p->x + r * p->cols;
         ZB_ST *y = (ZB_ST *)p->y + r * p->cols;
 
-        ZB_EACH(i, p->cols) {
-            y[i] = ZB_TO(ZB_LD(x[i]) + ZB_LD(row[i]));
-        }
-    }
-}
-
-/* One head, at row `pos` of its sequence. */
-static void ZB_AS(rope_head)(const struct zb_k_rope *p, int64_t pos,
-                             const ZB_ST *x, ZB_ST *y)
-{
-    const zb_real *cosine = p->cos + pos * p->half;
-    const zb_real *sine = p->sin + pos * p->half;
-    zb_real sign = p->inverse ? ZB_R(-1) : ZB_R(1);
-
-    if (p->interleaved) {
-        ZB_AS(zb_rope_pairs)(p->half, cosine, sine, sign, x, y);
-    } else {
-        ZB_AS(zb_rope_halves)(p->half, cosine, sine, sign, x, y);
-    }
-    if (x != y) {
-        for (int64_t i = 2 * p->half; i < p->head_dim; i++) {
-            y[i] = x[i];
-        }
+        ZB_AS(zb_add_run)(p->cols, x, row, y);
     }
 }
 
@@ -98,15 +79,18 @@ static void ZB_AS(rope_part)(const struct zb_device *dev, const void *arg,
     const struct zb_k_rope *p = arg;
     const ZB_ST *x = p->x;
     ZB_ST *y = p->y;
+    zb_real sign = p->inverse ? ZB_R(-1) : ZB_R(1);
 
     (void)dev;
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
-        int64_t pos = table_row(&p->place, r % p->seq, 0, p->n_pos);
+        int64_t pos = zb_place_table_row(p->place.len, p->place.first,
+                                         r % p->seq, 0, p->n_pos);
 
         for (int64_t h = 0; h < p->heads; h++) {
-            ZB_AS(rope_head)
-            (p, pos, x + r * p->x_row + h * p->x_head,
+            ZB_AS(zb_rope_head)
+            (p->head_dim, p->half, p->interleaved, p->cos + pos * p->half,
+             p->sin + pos * p->half, sign, x + r * p->x_row + h * p->x_head,
              y + r * p->y_row + h * p->y_head);
         }
     }

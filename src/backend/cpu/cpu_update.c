@@ -4,8 +4,6 @@
  */
 #include "config.h"
 
-#include <math.h>
-
 #include "backend/cpu/cpu_int.h"
 #include "kern/update.h"
 
@@ -51,24 +49,6 @@ enum zb_status zb_cpu_fill_normal(struct zb_device *dev, const void *params)
     return ZB_OK;
 }
 
-static struct zb_adamw_coef adamw_coef(const struct zb_k_adamw *p)
-{
-    double c1 = 1.0 - pow(p->beta1, (double)p->t);
-    double c2 = 1.0 - pow(p->beta2, (double)p->t);
-
-    return (struct zb_adamw_coef){
-        .grad_scale = (zb_real)p->grad_scale,
-        .beta1 = (zb_real)p->beta1,
-        .beta2 = (zb_real)p->beta2,
-        .one_minus_beta1 = (zb_real)(1.0 - p->beta1),
-        .one_minus_beta2 = (zb_real)(1.0 - p->beta2),
-        .decay = (zb_real)(1.0 - p->lr * p->weight_decay),
-        .step = (zb_real)(p->lr / c1),
-        .root_c2 = (zb_real)(1.0 / sqrt(c2)),
-        .eps = (zb_real)p->eps,
-    };
-}
-
 /* Elements that are updated and then stored while they are in the cache. */
 #define UPDATE_BLOCK 2048
 
@@ -99,7 +79,9 @@ static void adamw_part(const struct zb_device *dev, const void *arg,
                        int64_t begin, int64_t end, int thread)
 {
     const struct zb_k_adamw *p = arg;
-    const struct zb_adamw_coef coef = adamw_coef(p);
+    const struct zb_adamw_coef coef =
+        zb_adamw_coef_of(p->t, p->lr, p->beta1, p->beta2, p->eps,
+                         p->weight_decay, p->grad_scale);
 
     (void)dev;
     (void)thread;
@@ -125,27 +107,22 @@ static void sgd_block(const struct zb_k_sgd *p, int64_t begin, int64_t end)
     const zb_real *grad = p->grad + begin;
     zb_real *param = p->param + begin;
     zb_real *buf = p->buf != NULL ? p->buf + begin : NULL;
-    zb_real decay = (zb_real)(1.0 - p->lr * p->weight_decay);
-    zb_real lr = (zb_real)p->lr, scale = (zb_real)p->grad_scale;
-    zb_real momentum = p->t == 1 ? ZB_R(0) : (zb_real)p->momentum;
+    const struct zb_sgd_coef coef = zb_sgd_coef_of(
+        p->t, p->lr, p->momentum, p->weight_decay, p->grad_scale);
 
     if (p->momentum == 0) {
         ZB_EACH(i, end - begin) {
-            param[i] = decay * param[i] - lr * (scale * grad[i]);
+            zb_sgd_step(&coef, grad[i], &param[i]);
         }
         return;
     }
     if (p->t == 1) {
-        /* the buffer holds nothing yet, not even a number */
         ZB_EACH(i, end - begin) {
             buf[i] = 0;
         }
     }
     ZB_EACH(i, end - begin) {
-        zb_real g = momentum * buf[i] + scale * grad[i];
-
-        buf[i] = g;
-        param[i] = decay * param[i] - lr * g;
+        zb_sgd_momentum_step(&coef, grad[i], &param[i], &buf[i]);
     }
 }
 
