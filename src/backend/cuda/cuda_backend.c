@@ -397,6 +397,34 @@ static enum zb_status cuda_launch(struct zb_stream *stream,
     return st == ZB_OK ? ZB_OK : zb_fail_in(st, "%s", launch->label);
 }
 
+static void cuda_stream_mark(struct zb_stream *stream, const char *node)
+{
+    (void)stream;
+    (void)node;
+    ZB_CUDA_TELL(fake_cuda_name_node(stream->cuda, node));
+}
+
+static enum zb_status cuda_discard(struct zb_stream *stream, void *ptr,
+                                   size_t bytes)
+{
+    (void)stream;
+    (void)ptr;
+    (void)bytes;
+    ZB_CUDA_TELL(fake_cuda_discard(stream->cuda, ptr, bytes));
+    return ZB_OK;
+}
+
+static enum zb_status cuda_host_access(struct zb_device *dev, const void *ptr,
+                                       size_t bytes, enum zb_access_mode mode)
+{
+    (void)dev;
+    (void)ptr;
+    (void)bytes;
+    (void)mode;
+    ZB_CUDA_TELL(fake_cuda_host_access(ptr, bytes, mode));
+    return ZB_OK;
+}
+
 /* "NVIDIA H100 80GB HBM3, compute capability 9.0, driver for CUDA 13.0": the
  * first GPU stands for the others. */
 static void cuda_describe(const struct zb_backend_opts *opts, char *text,
@@ -447,9 +475,9 @@ const struct zb_backend_ops zb_backend_cuda_ops = {
     .launch = cuda_launch,
     .copy_in = zb_cuda_copy_in,
     .copy_out = zb_cuda_copy_out,
-    .stream_mark = zb_backend_no_mark,
-    .discard = zb_backend_no_discard,
-    .host_access = zb_backend_no_host_access,
+    .stream_mark = cuda_stream_mark,
+    .discard = cuda_discard,
+    .host_access = cuda_host_access,
     .spend = zb_backend_no_spend,
     .event_delay = zb_backend_no_delay,
     .prefers_bf16 = 1,

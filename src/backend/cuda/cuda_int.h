@@ -12,6 +12,9 @@
 #define ZB_CUDA_INT_H
 
 #include <cuda_runtime_api.h>
+#ifdef ZB_FAKE_CUDA
+#include <fake_cuda.h>
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -126,15 +129,17 @@ typedef enum zb_status (*zb_cuda_kernel_fn)(struct zb_stream *stream,
 ZB_KERNEL_MAP(ZB_X)
 #undef ZB_X
 
-/* What the kernels touch that are launched into this stream from now on: the
- * emulation of tests/fakecuda holds it against what events order. */
+/* What the emulation of tests/fakecuda is told, and no GPU; and what the kernels
+ * touch that are launched into a stream from now on. */
 #ifdef ZB_FAKE_CUDA
-void fake_cuda_touches(cudaStream_t stream, const struct zb_launch *launch);
-#define ZB_CUDA_TOUCHES(stream, launch)                                        \
-    fake_cuda_touches((stream)->cuda, (launch))
+#define ZB_CUDA_TELL(call) (call)
 #else
-#define ZB_CUDA_TOUCHES(stream, launch) ((void)0)
+#define ZB_CUDA_TELL(call) ((void)0)
 #endif
+#define ZB_CUDA_TOUCHES(stream, launch)                                        \
+    (ZB_CUDA_TELL(fake_cuda_touches((stream)->cuda, (launch))),                \
+     ZB_CUDA_TELL(fake_cuda_touches_also((stream)->cuda, (stream)->scratch,    \
+                                         ZB_CUDA_SCRATCH_BYTES, ZB_WRITE)))
 
 #ifdef __cplusplus
 }

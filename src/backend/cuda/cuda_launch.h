@@ -46,7 +46,7 @@ enum { ZB_CUDA_ROOM_MAX = 99 * 1024 };
 #ifdef ZB_FAKE_CUDA
 
 /* tests/fakecuda: __global__, blockIdx, gridDim, ZB_FAKE_LAUNCH. */
-#include "fake_launch.h"
+#include <fake_launch.h>
 
 #define ZB_TEAM_EACH(i, n)                                                     \
     for (int64_t i = blockIdx.x; i < (n); i += gridDim.x)

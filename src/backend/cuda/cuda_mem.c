@@ -72,6 +72,7 @@ enum zb_status zb_cuda_mem_alloc(struct zb_device *dev, size_t bytes,
     if (dev->mem_peak_bytes < dev->mem_bytes) {
         dev->mem_peak_bytes = dev->mem_bytes;
     }
+    ZB_CUDA_TELL(fake_cuda_name_memory(p->ptr, what));
     *ptr_out = p->ptr;
     return ZB_OK;
 }

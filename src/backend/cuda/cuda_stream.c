@@ -65,6 +65,7 @@ enum zb_status zb_cuda_stream_new(struct zb_device *dev, const char *name,
                                   &s->cuda, cudaStreamNonBlocking),
                               "new stream"),
                 err);
+    ZB_CUDA_TELL(fake_cuda_name_stream(s->cuda, name));
     *stream_out = s;
     return ZB_OK;
 err:

@@ -104,6 +104,12 @@ typedef enum {
     CUBLASLT_MATMUL_PREF_MAX_WAVES_COUNT = 9        /* float */
 } cublasLtMatmulPreferenceAttributes_t;
 
+enum {
+    CUBLASLT_REDUCTION_SCHEME_NONE = 0,
+    CUBLASLT_REDUCTION_SCHEME_INPLACE = 1,
+    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2
+};
+
 typedef struct cublasLtContext *cublasLtHandle_t;
 typedef struct fake_cublaslt_desc *cublasLtMatmulDesc_t;
 typedef struct fake_cublaslt_layout *cublasLtMatrixLayout_t;

@@ -47,11 +47,13 @@ extern "C" {
     X(cudaErrorNotReady, 600, "device not ready")                              \
     X(cudaErrorIllegalAddress, 700, "illegal memory access")                   \
     X(cudaErrorLaunchOutOfResources, 701, "too many resources requested")      \
+    X(cudaErrorLaunchTimeout, 702, "the launch timed out")                     \
     X(cudaErrorPeerAccessAlreadyEnabled, 704, "peer access already enabled")   \
     X(cudaErrorPeerAccessNotEnabled, 705, "peer access not enabled")           \
     X(cudaErrorTooManyPeers, 711, "too many peers")                            \
     X(cudaErrorHostMemoryAlreadyRegistered, 712, "already registered")         \
     X(cudaErrorHostMemoryNotRegistered, 713, "host memory not registered")     \
+    X(cudaErrorHardwareStackError, 714, "hardware stack error")                \
     X(cudaErrorLaunchFailure, 719, "unspecified launch failure")               \
     X(cudaErrorNotSupported, 801, "operation not supported")                   \
     X(cudaErrorSystemDriverMismatch, 803, "driver and libraries differ")       \
