@@ -2,7 +2,7 @@
 # ZB_CHECK_CXX: a C++17 compiler is needed for the emulation of CUDA in the tests
 # only.
 AC_DEFUN([ZB_CHECK_CXX], [
-  AC_PROG_CXX
+  AC_REQUIRE([AC_PROG_CXX])
   zb_cxx=no
   AC_LANG_PUSH([C++])
   zb_save_CXXFLAGS=$CXXFLAGS

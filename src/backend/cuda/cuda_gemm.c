@@ -289,7 +289,7 @@ static enum zb_status get(const struct zb_device *dev, const struct key *key,
     struct product **at = find(gemm->slot, gemm->n_slots, key);
 
     if (*at == NULL) {
-        struct product *p;
+        struct product *p = NULL;
 
         ZB_TRY(new_product(dev, key, bias, &p));
         *at = p;

@@ -12,15 +12,16 @@
 #define ZB_CUDA_INT_H
 
 #include <cuda_runtime_api.h>
-#ifdef ZB_FAKE_CUDA
-#include <fake_cuda.h>
-#endif
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #include "backend/backend_int.h"
+
+#ifdef ZB_FAKE_CUDA
+#include <fake_cuda.h>
+#endif
 
 struct zb_cuda_gemm;  /* cuda_gemm.c: cuBLASLt of one device */
 struct zb_cuda_piece; /* cuda_mem.c: memory that is in use */
