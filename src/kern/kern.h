@@ -60,6 +60,20 @@ template <typename T> ZB_KERN_FN T zb_team_max(T x)
     return x;
 }
 
+ZB_KERN_FN int64_t zb_team_find(const int32_t *x, int64_t from, int64_t to,
+                                int32_t what)
+{
+    for (int64_t at = from; at < to; at += 32) {
+        int64_t i = at + threadIdx.x % 32;
+        unsigned hit = __ballot_sync(0xffffffffu, i < to && x[i] == what);
+
+        if (hit != 0) {
+            return at + __ffs((int)hit) - 1;
+        }
+    }
+    return to;
+}
+
 #else
 
 #include <math.h>
@@ -87,6 +101,16 @@ template <typename T> ZB_KERN_FN T zb_team_max(T x)
 #define ZB_ONCE
 #define ZB_TEAM_SUM(x) (x)
 #define ZB_TEAM_MAX(x) (x)
+
+/* The first i in [from, to) with x[i] == what, else `to`. */
+ZB_KERN_FN int64_t zb_team_find(const int32_t *x, int64_t from, int64_t to,
+                                int32_t what)
+{
+    while (from < to && x[from] != what) {
+        from++;
+    }
+    return from < to ? from : to;
+}
 
 #endif
 
