@@ -31,9 +31,11 @@ static inline enum zb_status zb_cuda_no_type(enum zb_dtype dtype)
          : zb_cuda_no_type(dtype))
 #endif
 
-/* Blocks take items in turn. */
-#ifndef ZB_ITEM_EACH
-#define ZB_ITEM_EACH(u, n) for (int64_t u = blockIdx.x; u < (n); u += gridDim.x)
+/* ZB_EACH for bodies that compilers of host code do not vectorise. */
+#ifdef ZB_FAKE_CUDA
+#define ZB_EACH_SCALAR(i, n) for (int64_t i = 0; i < (n); i++)
+#else
+#define ZB_EACH_SCALAR(i, n) ZB_EACH(i, n)
 #endif
 
 /* Rows whose elements are independent are cut into pieces of ZB_CUDA_PIECE
