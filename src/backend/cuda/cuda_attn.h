@@ -34,7 +34,7 @@ enum { ATTN_OWN = 16 * ATTN_WARPS };
 #define ATTN_LANE ((int)threadIdx.x % 32)
 #define ATTN_LANES 32
 #define ATTN_EACH(i, n)                                                        \
-    ZB_UNROLL_BY(2)                                                            \
+    ZB_UNROLL_BY(1)                                                            \
     for (int i = (int)threadIdx.x; i < (n); i += ATTN_THREADS)
 #else
 #define ATTN_LANE 0

@@ -125,11 +125,13 @@ ZB_KERN_FN zb_real bwd_dot(const typename T::st *x, const typename T::st *y,
     zb_real sum = 0;
 
     if (!is_fast) {
+        ZB_UNROLL_BY(1)
         for (int64_t d = quarter; d < n; d += 4) {
             sum += T::ld(x[d]) * T::ld(y[d]);
         }
         return sum;
     }
+    ZB_UNROLL_BY(2)
     for (int64_t d = quarter * n_vec; d < n; d += 4 * n_vec) {
         struct zb_tile_vec<T> vx = zb_tile_read16<T>(x + d);
         struct zb_tile_vec<T> vy = zb_tile_read16<T>(y + d);

@@ -37,7 +37,9 @@
 #define ZB_MMA_INDEX static constexpr __host__ __device__ __forceinline__
 #define ZB_UNROLL ZB_MMA_PRAGMA(unroll)
 #define ZB_UNROLL_BY(n) ZB_MMA_PRAGMA(unroll n)
+#ifndef ZB_MMA_PRAGMA
 #define ZB_MMA_PRAGMA(text) _Pragma(#text)
+#endif
 #else
 #define ZB_MMA_INDEX static constexpr inline
 #define ZB_UNROLL
@@ -356,7 +358,8 @@ ZB_KERN_FN void zb_mma_abt_plain(struct zb_acc<N> &acc, const zb_real *a,
     }
 }
 
-/* Column k of p is with the lane of each four that has it. */
+/* Column k of p is with the lane of each four that has it. The syncs keep the
+ * compiler from reading ahead more than there are registers for. */
 template <int N, int K>
 ZB_KERN_FN void zb_mma_pb_plain(struct zb_acc<N> &acc,
                                 const struct zb_acc<K> &p, const zb_real *b,
@@ -369,6 +372,7 @@ ZB_KERN_FN void zb_mma_pb_plain(struct zb_acc<N> &acc,
         zb_real p0 = __shfl_sync(0xffffffffu, p.x[k / 8][0][k % 2], from);
         zb_real p1 = __shfl_sync(0xffffffffu, p.x[k / 8][1][k % 2], from);
 
+        __syncwarp();
         ZB_UNROLL
         for (int n = 0; n < N / 8; n++) {
             ZB_UNROLL
