@@ -61,8 +61,7 @@ ZB_KERN_FN void ZB_AS(zb_gated_bwd_run)(int64_t n, int act, const ZB_ST *dy,
 ZB_KERN_FN
     void ZB_AS(zb_add_run)(int64_t n, const ZB_ST *a, const ZB_ST *b, ZB_ST *y)
 {
-    ZB_EACH(i, n)
-    {
+    ZB_EACH(i, n) {
         y[i] = ZB_TO(ZB_LD(a[i]) + ZB_LD(b[i]));
     }
 }
@@ -70,16 +69,14 @@ ZB_KERN_FN
 /* sum += x. */
 ZB_KERN_FN void ZB_AS(zb_add_to_run)(int64_t n, const ZB_ST *x, zb_real *sum)
 {
-    ZB_EACH(i, n)
-    {
+    ZB_EACH(i, n) {
         sum[i] += ZB_LD(x[i]);
     }
 }
 
 ZB_KERN_FN void ZB_AS(zb_fill_run)(int64_t n, zb_real value, ZB_ST *y)
 {
-    ZB_EACH(i, n)
-    {
+    ZB_EACH(i, n) {
         y[i] = ZB_TO(value);
     }
 }
@@ -88,8 +85,7 @@ ZB_KERN_FN void ZB_AS(zb_fill_run)(int64_t n, zb_real value, ZB_ST *y)
 ZB_KERN_FN void ZB_AS(zb_scale_run)(int64_t n, zb_real alpha, const ZB_ST *x,
                                     ZB_ST *y)
 {
-    ZB_EACH(i, n)
-    {
+    ZB_EACH(i, n) {
         y[i] = ZB_TO(alpha * ZB_LD(x[i]));
     }
 }
@@ -98,8 +94,7 @@ ZB_KERN_FN void ZB_AS(zb_scale_run)(int64_t n, zb_real alpha, const ZB_ST *x,
 ZB_KERN_FN void ZB_AS(zb_mse_run)(int64_t n, const ZB_ST *x,
                                   const ZB_ST *target, zb_real *loss)
 {
-    ZB_EACH(i, n)
-    {
+    ZB_EACH(i, n) {
         zb_real d = ZB_LD(x[i]) - ZB_LD(target[i]);
 
         loss[i] = d * d;
@@ -110,8 +105,7 @@ ZB_KERN_FN void ZB_AS(zb_mse_run)(int64_t n, const ZB_ST *x,
 ZB_KERN_FN void ZB_AS(zb_mse_bwd_run)(int64_t n, zb_real factor, const ZB_ST *x,
                                       const ZB_ST *target, ZB_ST *dx)
 {
-    ZB_EACH(i, n)
-    {
+    ZB_EACH(i, n) {
         dx[i] = ZB_TO(factor * (ZB_LD(x[i]) - ZB_LD(target[i])));
     }
 }
@@ -119,16 +113,14 @@ ZB_KERN_FN void ZB_AS(zb_mse_bwd_run)(int64_t n, zb_real factor, const ZB_ST *x,
 /* Numbers to compute with, and back. */
 ZB_KERN_FN void ZB_AS(zb_load_run)(int64_t n, const ZB_ST *x, zb_real *y)
 {
-    ZB_EACH(i, n)
-    {
+    ZB_EACH(i, n) {
         y[i] = ZB_LD(x[i]);
     }
 }
 
 ZB_KERN_FN void ZB_AS(zb_store_run)(int64_t n, const zb_real *x, ZB_ST *y)
 {
-    ZB_EACH(i, n)
-    {
+    ZB_EACH(i, n) {
         y[i] = ZB_TO(x[i]);
     }
 }
@@ -139,13 +131,11 @@ ZB_KERN_FN double ZB_AS(zb_sum_run)(int64_t n, int is_squared, const ZB_ST *x)
     double sum = 0;
 
     if (is_squared) {
-        ZB_EACH_SUM(i, n, sum)
-        {
+        ZB_EACH_SUM(i, n, sum) {
             sum += (double)ZB_LD(x[i]) * (double)ZB_LD(x[i]);
         }
     } else {
-        ZB_EACH_SUM(i, n, sum)
-        {
+        ZB_EACH_SUM(i, n, sum) {
             sum += (double)ZB_LD(x[i]);
         }
     }

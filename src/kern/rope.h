@@ -46,8 +46,7 @@ ZB_KERN_FN void ZB_AS(zb_rope_head)(int64_t head_dim, int64_t half,
         ZB_AS(zb_rope_halves)(half, cosine, sine, sign, x, y);
     }
     if (x != y) {
-        ZB_EACH(i, head_dim - 2 * half)
-        {
+        ZB_EACH(i, head_dim - 2 * half) {
             y[2 * half + i] = x[2 * half + i];
         }
     }

@@ -11,8 +11,7 @@ ZB_KERN_FN zb_real ZB_AS(zb_row_max)(int64_t n, const ZB_ST *ZB_RESTRICT x)
 {
     zb_real top = ZB_LD(x[0]);
 
-    ZB_EACH(i, n)
-    {
+    ZB_EACH(i, n) {
         top = ZB_LD(x[i]) > top ? ZB_LD(x[i]) : top;
     }
     return ZB_TEAM_MAX(top);
@@ -29,8 +28,7 @@ ZB_KERN_FN zb_real ZB_AS(zb_row_max)(int64_t n, const ZB_ST *ZB_RESTRICT x)
         part[l] = top;
     }
     for (; i + 16 <= n; i += 16) {
-        ZB_EACH(l, 16)
-        {
+        ZB_EACH(l, 16) {
             part[l] = ZB_LD(x[i + l]) > part[l] ? ZB_LD(x[i + l]) : part[l];
         }
     }
@@ -52,8 +50,7 @@ ZB_KERN_FN void ZB_AS(zb_xent_row)(int64_t n, const ZB_ST *ZB_RESTRICT logits,
 {
     zb_real top = ZB_AS(zb_row_max)(n, logits), sum = 0, lse, loss;
 
-    ZB_EACH_SUM(i, n, sum)
-    {
+    ZB_EACH_SUM(i, n, sum) {
         sum += zb_exp(ZB_LD(logits[i]) - top);
     }
     lse = top + zb_log(ZB_TEAM_SUM(sum));
@@ -64,8 +61,7 @@ ZB_KERN_FN void ZB_AS(zb_xent_row)(int64_t n, const ZB_ST *ZB_RESTRICT logits,
     } else {
         loss = lse - ZB_LD(logits[label]);
     }
-    ZB_ONCE
-    {
+    ZB_ONCE {
         *loss_out = loss;
         *lse_out = lse;
     }
@@ -82,13 +78,11 @@ ZB_KERN_FN void ZB_AS(zb_xent_part_row)(int64_t n, int64_t first,
             sum = 0;
     int64_t at = label - first;
 
-    ZB_EACH_SUM(i, n, sum)
-    {
+    ZB_EACH_SUM(i, n, sum) {
         sum += zb_exp(ZB_LD(logits[i]) - top);
     }
     sum = ZB_TEAM_SUM(sum);
-    ZB_ONCE
-    {
+    ZB_ONCE {
         stats[0] = top;
         stats[1] = sum;
         stats[2] = at >= 0 && at < n ? ZB_LD(logits[at]) : ZB_R(0);
@@ -107,8 +101,7 @@ ZB_KERN_FN void ZB_AS(zb_xent_bwd_row)(int64_t n, int64_t first,
     zb_real hit = 0;
 
     if (label == ZB_LABEL_IGNORE) {
-        ZB_EACH(i, n)
-        {
+        ZB_EACH(i, n) {
             d[i] = ZB_TO(ZB_R(0));
         }
         return;
@@ -118,8 +111,7 @@ ZB_KERN_FN void ZB_AS(zb_xent_bwd_row)(int64_t n, int64_t first,
     } else if (at >= 0 && at < n) {
         hit = scale * (zb_exp(ZB_LD(logits[at]) - lse) - ZB_R(1));
     }
-    ZB_EACH(i, n)
-    {
+    ZB_EACH(i, n) {
         zb_real p = scale * zb_exp(ZB_LD(logits[i]) - lse);
 
         d[i] = ZB_TO(i == at ? hit : p);

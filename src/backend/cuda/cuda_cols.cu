@@ -51,8 +51,7 @@ ZB_KERN_FN void tile_store(const struct tile *t, const zb_real *sum,
                            zb_real *part)
 {
     ZB_BLOCK_SYNC();
-    ZB_BLOCK_EACH(c, t->col_end - t->col)
-    {
+    ZB_BLOCK_EACH(c, t->col_end - t->col) {
         zb_real s = 0;
 
         for (int r = 0; r < TILE_ROWS; r++) {
@@ -67,8 +66,7 @@ ZB_KERN_FN void tile_store(const struct tile *t, const zb_real *sum,
 static __global__ void add_parts(int64_t n, int64_t n_parts,
                                  const zb_real *part, zb_real *y)
 {
-    ZB_LANE_EACH(c, n)
-    {
+    ZB_LANE_EACH(c, n) {
         zb_real s = 0;
 
         for (int64_t k = 0; k < n_parts; k++) {
@@ -101,20 +99,17 @@ static __global__ void sum_parts(int64_t n, int is_first, const double *part,
     ZB_SHARED double chunk[SUM_CHUNK];
     ZB_SHARED double total;
 
-    ZB_BLOCK_ONCE
-    {
+    ZB_BLOCK_ONCE {
         total = is_first ? 0.0 : *y;
     }
     for (int64_t k = 0; k < n; k += SUM_CHUNK) {
         int64_t m = n - k < SUM_CHUNK ? n - k : SUM_CHUNK;
 
-        ZB_BLOCK_EACH(i, m)
-        {
+        ZB_BLOCK_EACH(i, m) {
             chunk[i] = part[k + i];
         }
         ZB_BLOCK_SYNC();
-        ZB_BLOCK_ONCE
-        {
+        ZB_BLOCK_ONCE {
             double sum = total;
 
             for (int64_t i = 0; i < m; i++) {
@@ -124,8 +119,7 @@ static __global__ void sum_parts(int64_t n, int is_first, const double *part,
         }
         ZB_BLOCK_SYNC();
     }
-    ZB_BLOCK_ONCE
-    {
+    ZB_BLOCK_ONCE {
         *y = total;
     }
 }

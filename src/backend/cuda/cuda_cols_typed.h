@@ -11,12 +11,10 @@ static __global__ void ZB_AS(col_sum)(struct zb_k_col_sum p,
 {
     ZB_SHARED zb_real sum[TILE_ROWS * TILE_COLS];
 
-    ZB_ITEM_EACH(k, parts.n_tiles * parts.n_parts)
-    {
+    ZB_ITEM_EACH(k, parts.n_tiles * parts.n_parts) {
         struct tile t = tile_of(k, p.rows, p.cols, &parts);
 
-        ZB_BLOCK_EACH(j, TILE_ROWS * TILE_COLS)
-        {
+        ZB_BLOCK_EACH(j, TILE_ROWS * TILE_COLS) {
             int64_t c = t.col + j % TILE_COLS;
             zb_real s = 0;
 
@@ -36,12 +34,10 @@ static __global__ void ZB_AS(norm_bwd_w)(struct zb_k_layernorm_bwd_w p,
 {
     ZB_SHARED zb_real sum[2][TILE_ROWS * TILE_COLS];
 
-    ZB_ITEM_EACH(k, parts.n_tiles * parts.n_parts)
-    {
+    ZB_ITEM_EACH(k, parts.n_tiles * parts.n_parts) {
         struct tile t = tile_of(k, p.rows, p.cols, &parts);
 
-        ZB_BLOCK_EACH(j, TILE_ROWS * TILE_COLS)
-        {
+        ZB_BLOCK_EACH(j, TILE_ROWS * TILE_COLS) {
             int64_t c = t.col + j % TILE_COLS;
             zb_real s_g = 0, s_b = 0;
 
@@ -67,8 +63,7 @@ static __global__ void ZB_AS(norm_bwd_w)(struct zb_k_layernorm_bwd_w p,
 /* A row whose id is no earlier row's adds up all that have the id. */
 static __global__ void ZB_AS(embedding_bwd_w)(struct zb_k_embedding_bwd_w p)
 {
-    ZB_TEAM_EACH(k, p.rows * TABLE_PIECES(p.cols))
-    {
+    ZB_TEAM_EACH(k, p.rows * TABLE_PIECES(p.cols)) {
         int64_t c = k / p.rows * TABLE_PIECE, r = k % p.rows;
         int64_t left = p.cols - c, n = left < TABLE_PIECE ? left : TABLE_PIECE;
         int32_t id = p.id[r];
@@ -89,8 +84,7 @@ static __global__ void ZB_AS(embedding_bwd_w)(struct zb_k_embedding_bwd_w p)
 
 static __global__ void ZB_AS(position_bwd_w)(struct zb_k_position_bwd_w p)
 {
-    ZB_TEAM_EACH(k, p.seq * TABLE_PIECES(p.cols))
-    {
+    ZB_TEAM_EACH(k, p.seq * TABLE_PIECES(p.cols)) {
         int64_t t = k % p.seq, c = k / p.seq * TABLE_PIECE;
         int64_t left = p.cols - c, n = left < TABLE_PIECE ? left : TABLE_PIECE;
         int64_t row = p.offset + zb_place_row(p.place.len, p.place.first, t);
@@ -108,14 +102,12 @@ static __global__ void ZB_AS(sum_blocks)(struct sum_blocks p)
 {
     const ZB_ST *x = (const ZB_ST *)p.x + p.first;
 
-    ZB_TEAM_EACH(k, (p.n + SUM_BLOCK - 1) / SUM_BLOCK)
-    {
+    ZB_TEAM_EACH(k, (p.n + SUM_BLOCK - 1) / SUM_BLOCK) {
         int64_t left = p.n - k * SUM_BLOCK;
         double sum = ZB_AS(zb_sum_run)(left < SUM_BLOCK ? left : SUM_BLOCK,
                                        p.is_squared, x + k * SUM_BLOCK);
 
-        ZB_ONCE
-        {
+        ZB_ONCE {
             p.part[k] = sum;
         }
     }

@@ -10,8 +10,7 @@ static __global__ void ZB_AS(act_fwd)(struct zb_k_act_fwd p)
     const ZB_ST *x = (const ZB_ST *)p.x;
     ZB_ST *y = (ZB_ST *)p.y;
 
-    ZB_TEAM_EACH(k, ZB_CUDA_PIECES(p.n))
-    {
+    ZB_TEAM_EACH(k, ZB_CUDA_PIECES(p.n)) {
         struct zb_cuda_part at = zb_cuda_piece(k, p.n);
 
         ZB_AS(zb_act_run)(at.n, (int)p.act, x + at.at, y + at.at);
@@ -23,8 +22,7 @@ static __global__ void ZB_AS(act_bwd)(struct zb_k_act_bwd p)
     const ZB_ST *dy = (const ZB_ST *)p.dy, *x = (const ZB_ST *)p.x;
     ZB_ST *dx = (ZB_ST *)p.dx;
 
-    ZB_TEAM_EACH(k, ZB_CUDA_PIECES(p.n))
-    {
+    ZB_TEAM_EACH(k, ZB_CUDA_PIECES(p.n)) {
         struct zb_cuda_part at = zb_cuda_piece(k, p.n);
 
         ZB_AS(zb_act_bwd_run)
@@ -37,8 +35,7 @@ static __global__ void ZB_AS(gated_fwd)(struct zb_k_gated_fwd p)
     const ZB_ST *gate = (const ZB_ST *)p.gate, *up = (const ZB_ST *)p.up;
     ZB_ST *y = (ZB_ST *)p.y;
 
-    ZB_TEAM_EACH(k, p.rows * ZB_CUDA_PIECES(p.cols))
-    {
+    ZB_TEAM_EACH(k, p.rows * ZB_CUDA_PIECES(p.cols)) {
         struct zb_cuda_part at = zb_cuda_part_of(k, p.cols);
 
         ZB_AS(zb_gated_run)
@@ -53,8 +50,7 @@ static __global__ void ZB_AS(gated_bwd)(struct zb_k_gated_bwd p)
     const ZB_ST *up = (const ZB_ST *)p.up;
     ZB_ST *dgate = (ZB_ST *)p.dgate, *dup = (ZB_ST *)p.dup;
 
-    ZB_TEAM_EACH(k, p.rows * ZB_CUDA_PIECES(p.cols))
-    {
+    ZB_TEAM_EACH(k, p.rows * ZB_CUDA_PIECES(p.cols)) {
         struct zb_cuda_part at = zb_cuda_part_of(k, p.cols);
 
         ZB_AS(zb_gated_bwd_run)
@@ -69,8 +65,7 @@ static __global__ void ZB_AS(add)(struct zb_k_add p)
     const ZB_ST *a = (const ZB_ST *)p.a, *b = (const ZB_ST *)p.b;
     ZB_ST *y = (ZB_ST *)p.y;
 
-    ZB_TEAM_EACH(k, ZB_CUDA_PIECES(p.n))
-    {
+    ZB_TEAM_EACH(k, ZB_CUDA_PIECES(p.n)) {
         struct zb_cuda_part at = zb_cuda_piece(k, p.n);
 
         ZB_AS(zb_add_run)(at.n, a + at.at, b + at.at, y + at.at);
@@ -81,8 +76,7 @@ static __global__ void ZB_AS(fill)(struct zb_k_fill p)
 {
     ZB_ST *y = (ZB_ST *)p.y;
 
-    ZB_TEAM_EACH(k, ZB_CUDA_PIECES(p.n))
-    {
+    ZB_TEAM_EACH(k, ZB_CUDA_PIECES(p.n)) {
         struct zb_cuda_part at = zb_cuda_piece(k, p.n);
 
         ZB_AS(zb_fill_run)(at.n, (zb_real)p.value, y + at.at);
@@ -94,8 +88,7 @@ static __global__ void ZB_AS(scale)(struct zb_k_scale p)
     const ZB_ST *x = (const ZB_ST *)p.x;
     ZB_ST *y = (ZB_ST *)p.y;
 
-    ZB_TEAM_EACH(k, ZB_CUDA_PIECES(p.n))
-    {
+    ZB_TEAM_EACH(k, ZB_CUDA_PIECES(p.n)) {
         struct zb_cuda_part at = zb_cuda_piece(k, p.n);
 
         ZB_AS(zb_scale_run)(at.n, (zb_real)p.alpha, x + at.at, y + at.at);
@@ -106,8 +99,7 @@ static __global__ void ZB_AS(mse_fwd)(struct zb_k_mse_fwd p)
 {
     const ZB_ST *x = (const ZB_ST *)p.x, *target = (const ZB_ST *)p.target;
 
-    ZB_TEAM_EACH(k, ZB_CUDA_PIECES(p.n))
-    {
+    ZB_TEAM_EACH(k, ZB_CUDA_PIECES(p.n)) {
         struct zb_cuda_part at = zb_cuda_piece(k, p.n);
 
         ZB_AS(zb_mse_run)(at.n, x + at.at, target + at.at, p.loss + at.at);
@@ -119,8 +111,7 @@ static __global__ void ZB_AS(mse_bwd)(struct zb_k_mse_bwd p)
     const ZB_ST *x = (const ZB_ST *)p.x, *target = (const ZB_ST *)p.target;
     ZB_ST *dx = (ZB_ST *)p.dx;
 
-    ZB_TEAM_EACH(k, ZB_CUDA_PIECES(p.n))
-    {
+    ZB_TEAM_EACH(k, ZB_CUDA_PIECES(p.n)) {
         struct zb_cuda_part at = zb_cuda_piece(k, p.n);
 
         ZB_AS(zb_mse_bwd_run)
@@ -140,8 +131,7 @@ ZB_KERN_FN void ZB_AS(drop_piece)(const struct zb_k_dropout *p,
     uint32_t limit = zb_drop_limit(p->p);
     int64_t sample = p->philox.sample[piece->sample];
 
-    ZB_EACH(k, piece->n)
-    {
+    ZB_EACH_SCALAR(k, piece->n) {
         int64_t block = piece->block + k;
         zb_real factor[4];
 
@@ -162,8 +152,7 @@ ZB_KERN_FN void ZB_AS(drop_piece)(const struct zb_k_dropout *p,
 static __global__ void ZB_AS(dropout)(struct zb_k_dropout p,
                                       struct drop_runs runs)
 {
-    ZB_TEAM_EACH(k, p.batch * (runs.a.n_pieces + runs.b.n_pieces))
-    {
+    ZB_TEAM_EACH(k, p.batch * (runs.a.n_pieces + runs.b.n_pieces)) {
         struct drop_piece piece = drop_piece_of(k, &runs);
         int64_t at = piece.sample * p.per_sample + piece.run.at;
         const ZB_ST *x = (const ZB_ST *)p.x + at;

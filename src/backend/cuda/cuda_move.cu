@@ -19,15 +19,13 @@ struct alignas(16) unit16 {
 /* All sizes of p are in units T. */
 template <typename T> static __global__ void copy_rows(struct zb_k_copy p)
 {
-    ZB_TEAM_EACH(k, p.n_blocks * p.rows * ZB_CUDA_PIECES(p.cols))
-    {
+    ZB_TEAM_EACH(k, p.n_blocks * p.rows * ZB_CUDA_PIECES(p.cols)) {
         struct zb_cuda_part part = zb_cuda_part_of(k, p.cols);
         int64_t b = part.row / p.rows, r = part.row - b * p.rows;
         const T *x = (const T *)p.x + b * p.block_x + r * p.ldx + part.at;
         T *y = (T *)p.y + b * p.block_y + r * p.ldy + part.at;
 
-        ZB_EACH(i, part.n)
-        {
+        ZB_EACH_SCALAR(i, part.n) {
             y[i] = x[i];
         }
     }

@@ -71,8 +71,7 @@ enum zb_status zb_cuda_xent_part(struct zb_stream *stream, const void *params)
 
 static __global__ void xent_join(struct zb_k_xent_join p)
 {
-    ZB_TEAM_EACH(r, p.rows)
-    {
+    ZB_TEAM_EACH(r, p.rows) {
         zb_xent_join_row(p.n_parts, p.n_class, p.stats + 3 * p.n_parts * r,
                          p.label[r], p.loss + r, p.lse + r);
     }

@@ -9,8 +9,7 @@
 
 static __global__ void ZB_AS(layernorm_fwd)(struct zb_k_layernorm_fwd p)
 {
-    ZB_TEAM_EACH(r, p.rows)
-    {
+    ZB_TEAM_EACH(r, p.rows) {
         ZB_AS(zb_layernorm_row)
         (p.cols, (zb_real)p.eps, (const ZB_ST *)p.x + r * p.cols,
          (const ZB_ST *)p.gamma, (const ZB_ST *)p.beta,
@@ -20,8 +19,7 @@ static __global__ void ZB_AS(layernorm_fwd)(struct zb_k_layernorm_fwd p)
 
 static __global__ void ZB_AS(layernorm_bwd)(struct zb_k_layernorm_bwd p)
 {
-    ZB_TEAM_EACH(r, p.rows)
-    {
+    ZB_TEAM_EACH(r, p.rows) {
         int64_t at = r * p.cols;
 
         ZB_AS(zb_layernorm_bwd_row)
@@ -34,8 +32,7 @@ static __global__ void ZB_AS(layernorm_bwd)(struct zb_k_layernorm_bwd p)
 
 static __global__ void ZB_AS(rmsnorm_fwd)(struct zb_k_rmsnorm_fwd p)
 {
-    ZB_TEAM_EACH(r, p.rows)
-    {
+    ZB_TEAM_EACH(r, p.rows) {
         ZB_AS(zb_rmsnorm_row)
         (p.cols, (zb_real)p.eps, (const ZB_ST *)p.x + r * p.cols,
          (const ZB_ST *)p.gamma, (ZB_ST *)p.y + r * p.cols, p.rstd + r);
@@ -44,8 +41,7 @@ static __global__ void ZB_AS(rmsnorm_fwd)(struct zb_k_rmsnorm_fwd p)
 
 static __global__ void ZB_AS(rmsnorm_bwd)(struct zb_k_rmsnorm_bwd p)
 {
-    ZB_TEAM_EACH(r, p.rows)
-    {
+    ZB_TEAM_EACH(r, p.rows) {
         int64_t at = r * p.cols;
 
         ZB_AS(zb_rmsnorm_bwd_row)
@@ -58,8 +54,7 @@ static __global__ void ZB_AS(rmsnorm_bwd)(struct zb_k_rmsnorm_bwd p)
 
 static __global__ void ZB_AS(xent_fwd)(struct zb_k_xent_fwd p)
 {
-    ZB_TEAM_EACH(r, p.rows)
-    {
+    ZB_TEAM_EACH(r, p.rows) {
         ZB_AS(zb_xent_row)
         (p.cols, (const ZB_ST *)p.logits + r * p.ld, p.label[r], p.loss + r,
          p.lse + r);
@@ -68,8 +63,7 @@ static __global__ void ZB_AS(xent_fwd)(struct zb_k_xent_fwd p)
 
 static __global__ void ZB_AS(xent_part)(struct zb_k_xent_part p)
 {
-    ZB_TEAM_EACH(r, p.rows)
-    {
+    ZB_TEAM_EACH(r, p.rows) {
         ZB_AS(zb_xent_part_row)
         (p.cols, p.first, (const ZB_ST *)p.logits + r * p.ld, p.label[r],
          p.stats + 3 * r);
@@ -78,8 +72,7 @@ static __global__ void ZB_AS(xent_part)(struct zb_k_xent_part p)
 
 static __global__ void ZB_AS(xent_bwd)(struct zb_k_xent_bwd p)
 {
-    ZB_TEAM_EACH(r, p.rows)
-    {
+    ZB_TEAM_EACH(r, p.rows) {
         ZB_ST *d = (ZB_ST *)p.dlogits + r * p.ld_d;
 
         ZB_AS(zb_xent_bwd_row)
@@ -91,8 +84,7 @@ static __global__ void ZB_AS(xent_bwd)(struct zb_k_xent_bwd p)
 
 static __global__ void ZB_AS(embedding_fwd)(struct zb_k_embedding_fwd p)
 {
-    ZB_TEAM_EACH(k, p.rows * ZB_CUDA_PIECES(p.cols))
-    {
+    ZB_TEAM_EACH(k, p.rows * ZB_CUDA_PIECES(p.cols)) {
         struct zb_cuda_part part = zb_cuda_part_of(k, p.cols);
         int64_t id = p.id[part.row], at = id - p.first;
         ZB_ST *y = (ZB_ST *)p.y + part.row * p.ldy + part.at;
@@ -104,8 +96,7 @@ static __global__ void ZB_AS(embedding_fwd)(struct zb_k_embedding_fwd p)
         } else {
             const ZB_ST *row = (const ZB_ST *)p.table + at * p.cols + part.at;
 
-            ZB_EACH(i, part.n)
-            {
+            ZB_EACH(i, part.n) {
                 y[i] = row[i];
             }
         }
@@ -114,8 +105,7 @@ static __global__ void ZB_AS(embedding_fwd)(struct zb_k_embedding_fwd p)
 
 static __global__ void ZB_AS(position_fwd)(struct zb_k_position_fwd p)
 {
-    ZB_TEAM_EACH(k, p.batch * p.seq * ZB_CUDA_PIECES(p.cols))
-    {
+    ZB_TEAM_EACH(k, p.batch * p.seq * ZB_CUDA_PIECES(p.cols)) {
         struct zb_cuda_part part = zb_cuda_part_of(k, p.cols);
         int64_t at = part.row * p.cols + part.at;
         int64_t row = zb_place_table_row(p.place.len, p.place.first,
@@ -131,8 +121,7 @@ static __global__ void ZB_AS(rope)(struct zb_k_rope p)
 {
     zb_real sign = p.inverse ? ZB_R(-1) : ZB_R(1);
 
-    ZB_TEAM_EACH(k, p.batch * p.seq * p.heads)
-    {
+    ZB_TEAM_EACH(k, p.batch * p.seq * p.heads) {
         int64_t r = k / p.heads, h = k - r * p.heads;
         int64_t pos = zb_place_table_row(p.place.len, p.place.first, r % p.seq,
                                          0, p.n_pos);
