@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The part of the CUDA runtime that zbrun uses, emulated on the CPU for tests:
- * same names, signatures and numbers as CUDA 13's. What differs from a GPU:
+ * same names, signatures and numbers as CUDA 13's; what is not here is not
+ * emulated. What differs from a GPU:
  *
  * - every stream is a thread that works after random delays; copies from and
  *   to any host memory are asynchronous, pageable memory too;
@@ -20,9 +21,6 @@
 
 #ifdef __cplusplus
 extern "C" {
-#define FAKE_CUDA_OR(value) = value
-#else
-#define FAKE_CUDA_OR(value)
 #endif
 
 /* Name, number and text of each error. */
@@ -76,8 +74,6 @@ typedef struct CUevent_st *cudaEvent_t;
 #define cudaEventDisableTiming 0x02
 #define cudaHostAllocDefault 0x00
 #define cudaHostAllocPortable 0x01
-#define cudaHostRegisterDefault 0x00
-#define cudaHostRegisterPortable 0x01
 
 /* ---- devices ------------------------------------------------------------ */
 
@@ -85,54 +81,18 @@ typedef struct CUevent_st *cudaEvent_t;
 struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem;
-    size_t sharedMemPerBlock;
-    int regsPerBlock;
-    int warpSize;
-    int maxThreadsPerBlock;
-    int major;
-    int minor;
+    int major, minor;
     int multiProcessorCount;
-    int integrated;
-    int concurrentKernels;
-    int ECCEnabled;
-    int pciBusID;
-    int pciDeviceID;
-    int pciDomainID;
-    int asyncEngineCount;
-    int unifiedAddressing;
-    int l2CacheSize;
-    size_t sharedMemPerMultiprocessor;
-    size_t sharedMemPerBlockOptin;
+    int pciBusID, pciDeviceID, pciDomainID;
 };
 
 enum cudaDeviceAttr {
-    cudaDevAttrMaxThreadsPerBlock = 1,
-    cudaDevAttrMaxSharedMemoryPerBlock = 8,
-    cudaDevAttrWarpSize = 10,
-    cudaDevAttrClockRate = 13,
     cudaDevAttrMultiProcessorCount = 16,
-    cudaDevAttrIntegrated = 18,
-    cudaDevAttrComputeMode = 20,
-    cudaDevAttrConcurrentKernels = 31,
     cudaDevAttrPciBusId = 33,
     cudaDevAttrPciDeviceId = 34,
-    cudaDevAttrMemoryClockRate = 36,
-    cudaDevAttrGlobalMemoryBusWidth = 37,
-    cudaDevAttrL2CacheSize = 38,
-    cudaDevAttrAsyncEngineCount = 40,
-    cudaDevAttrUnifiedAddressing = 41,
     cudaDevAttrPciDomainId = 50,
     cudaDevAttrComputeCapabilityMajor = 75,
-    cudaDevAttrComputeCapabilityMinor = 76,
-    cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
-    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
-};
-
-enum cudaComputeMode {
-    cudaComputeModeDefault = 0,
-    cudaComputeModeExclusive = 1,
-    cudaComputeModeProhibited = 2,
-    cudaComputeModeExclusiveProcess = 3
+    cudaDevAttrComputeCapabilityMinor = 76
 };
 
 cudaError_t cudaGetDeviceCount(int *count);
@@ -148,7 +108,6 @@ cudaError_t cudaRuntimeGetVersion(int *runtimeVersion);
 cudaError_t cudaDeviceCanAccessPeer(int *canAccessPeer, int device,
                                     int peerDevice);
 cudaError_t cudaDeviceEnablePeerAccess(int peerDevice, unsigned int flags);
-cudaError_t cudaDeviceDisablePeerAccess(int peerDevice);
 
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);
@@ -165,35 +124,11 @@ enum cudaMemcpyKind {
     cudaMemcpyDefault = 4
 };
 
-enum cudaMemoryType {
-    cudaMemoryTypeUnregistered = 0,
-    cudaMemoryTypeHost = 1,
-    cudaMemoryTypeDevice = 2,
-    cudaMemoryTypeManaged = 3
-};
-
-struct cudaPointerAttributes {
-    enum cudaMemoryType type;
-    int device;
-    void *devicePointer;
-    void *hostPointer;
-};
-
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total);
 cudaError_t cudaMalloc(void **devPtr, size_t size);
 cudaError_t cudaFree(void *devPtr);
-cudaError_t cudaMallocHost(void **ptr, size_t size);
 cudaError_t cudaHostAlloc(void **pHost, size_t size, unsigned int flags);
 cudaError_t cudaFreeHost(void *ptr);
-cudaError_t cudaHostRegister(void *ptr, size_t size, unsigned int flags);
-cudaError_t cudaHostUnregister(void *ptr);
-cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes,
-                                     const void *ptr);
-
-/* On a stream of its own, and the host waits. */
-cudaError_t cudaMemcpy(void *dst, const void *src, size_t count,
-                       enum cudaMemcpyKind kind);
-cudaError_t cudaMemset(void *devPtr, int value, size_t count);
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count,
                             enum cudaMemcpyKind kind, cudaStream_t stream);
@@ -205,9 +140,6 @@ cudaError_t cudaMemsetAsync(void *devPtr, int value, size_t count,
 
 /* ---- streams and events ------------------------------------------------- */
 
-typedef void (*cudaHostFn_t)(void *userData);
-
-cudaError_t cudaStreamCreate(cudaStream_t *pStream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *pStream,
                                       unsigned int flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *pStream,
@@ -216,44 +148,17 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *leastPriority,
                                              int *greatestPriority);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
-cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
-                                unsigned int flags FAKE_CUDA_OR(0));
-/* fn may not call CUDA. */
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn,
-                               void *userData);
+                                unsigned int flags);
 
-cudaError_t cudaEventCreate(cudaEvent_t *event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start,
-                                 cudaEvent_t end);
-
-/* ---- kernels ------------------------------------------------------------ */
-
-enum cudaFuncAttribute {
-    cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
-    cudaFuncAttributePreferredSharedMemoryCarveout = 9
-};
-
-cudaError_t cudaFuncSetAttribute(const void *func, enum cudaFuncAttribute attr,
-                                 int value);
 
 #ifdef __cplusplus
 }
-
-/* As in CUDA's own header: a kernel without the cast. */
-template <class T>
-static inline cudaError_t
-cudaFuncSetAttribute(T *func, enum cudaFuncAttribute attr, int value)
-{
-    return cudaFuncSetAttribute((const void *)func, attr, value);
-}
 #endif
-
-#undef FAKE_CUDA_OR
 
 #endif

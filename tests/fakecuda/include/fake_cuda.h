@@ -5,29 +5,37 @@
  * Every rule broken is a report (text) and does not stop the program. Reports
  * begin with the rule's name:
  *
- *   race:     two accesses to the same bytes, at least one a write, that no
- *             event and no host wait orders
- *   freed:    use of memory, a stream or an event after its end
- *   stray:    an access that does not lie inside one allocation, or a kernel
- *             that touched memory it may not
- *   device:   a stream used while another device is current, an event recorded
- *             on another device's stream, memory of another device touched
- *             without cudaDeviceEnablePeerAccess()
- *   thread:   a stream or event used by a thread that did not create it
- *             (anyone may wait for an event)
- *   host:     host memory touched or freed while a copy may use it, or the
- *             source of a copy changed before the copy was done
- *   unordered: a free while work on the memory may be in flight
- *   undeclared: a kernel launched without saying what it touches
- *   bounds:   bytes behind the end of an allocation were written
- *   unwritten: bytes read that nothing has written
+ *   race:       two accesses to the same bytes, at least one a write, that no
+ *               event and no host wait orders
+ *   unwritten:  bytes read that nothing has written, or of which was said that
+ *               they mean nothing any more
+ *   freed:      memory used after its end, or freed while work on it may be in
+ *               flight
+ *   stray:      an access that does not lie inside one allocation
+ *   bounds:     bytes behind the end of an allocation were written
+ *   device:     a stream used while another GPU is current, an event recorded
+ *               on another GPU's stream, memory of another GPU touched by a
+ *               kernel without cudaDeviceEnablePeerAccess()
+ *   thread:     a stream or event used by a thread that did not create it
+ *               (anyone may wait for an event)
+ *   host:       host memory touched while a copy may use it, or the source of a
+ *               copy changed before the copy was done
+ *   undeclared: a kernel launched without saying what it touches, or given
+ *               memory of which it does not say that it touches it
+ *   misuse:     an object that does not exist (any more), the legacy stream
  *
- * Accesses are ordered when the one's clock includes the other: in order of a
- * stream; by event recorded and waited for; by a wait of the host thread that
- * enqueues the later one. What host threads tell each other orders nothing,
- * except for frees and for host memory, where any host thread's wait counts.
+ * Each operation gets a vector clock when it is enqueued. Accesses are ordered
+ * when the one's clock includes the other: in order of a stream; by an event
+ * recorded and waited for; by a wait of the host thread that enqueues the later
+ * one. Delays have no part in it: what is not ordered is reported on every run.
+ * What host threads tell each other orders nothing, except for frees and for
+ * host memory, where any host thread's wait counts.
  *
- * At exit, reports that nobody fetched are printed and the exit status is 1.
+ * A host access to device memory, and a kernel's far outside of an allocation,
+ * end the process with the reports and FAKE_CUDA_EXIT; so does the end of a
+ * process with reports that nobody fetched.
+ *
+ * Any thread may call these, where nothing else is said.
  */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
@@ -42,6 +50,8 @@
 extern "C" {
 #endif
 
+#define FAKE_CUDA_EXIT 88
+
 /* ---- control ------------------------------------------------------------ */
 
 /* A fresh machine: no memory, streams, events, reports, faults or counts.
@@ -50,11 +60,11 @@ extern "C" {
  * FAKE_CUDA_DELAY_US (50). No other thread may be inside CUDA. */
 void fake_cuda_reset(int n_gpus, uint64_t seed, int max_delay_us);
 
-/* Bytes of memory of every GPU (default 4 GiB); kept by a reset. */
+/* Bytes of memory of every GPU (16 GiB after a reset). */
 void fake_cuda_set_memory(size_t bytes);
 
-/* Whether cudaDeviceCanAccessPeer() says yes (default 1); reset by a reset. */
-void fake_cuda_set_peers(int can_access);
+/* These two GPUs can not reach each other's memory (after a reset all can). */
+void fake_cuda_part(int gpu, int other);
 
 /* ---- reports and counts ------------------------------------------------- */
 
@@ -64,10 +74,13 @@ int fake_cuda_n_reports(void);
 const char *fake_cuda_report(int i);
 
 /* How often the function of that name was called since the reset:
- * "cudaMalloc", "cudaFree", "cudaMallocHost", "cudaFreeHost",
- * "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize",
- * ..., "kernel" (launches) and "cublasLtMatmul". 0 for unknown names. */
+ * "cudaMalloc", "cudaEventSynchronize", "cublasLtMatmul", ..., and "kernel" for
+ * launches. 0 for unknown names. */
 uint64_t fake_cuda_count(const char *name);
+
+/* Allocations, streams, events and cuBLASLt's objects that were not given
+ * back. */
+uint64_t fake_cuda_live(void);
 
 /* ---- what the backend tells --------------------------------------------- */
 
@@ -84,8 +97,8 @@ void fake_cuda_name_stream(cudaStream_t stream, const char *name);
 void fake_cuda_name_node(cudaStream_t stream, const char *node);
 void fake_cuda_name_memory(const void *ptr, const char *name);
 
-/* The contents mean nothing from here on in the stream's order: reading them
- * before writing is a report. Fills them with NaN. */
+/* The contents mean nothing from here on in the stream's order; they become
+ * NaN. */
 void fake_cuda_discard(cudaStream_t stream, void *ptr, size_t bytes);
 
 /* The calling thread is about to touch host memory that copies may still use:
@@ -93,23 +106,17 @@ void fake_cuda_discard(cudaStream_t stream, void *ptr, size_t bytes);
 void fake_cuda_host_access(const void *ptr, size_t bytes,
                            enum zb_access_mode mode);
 
-/* ---- faults; cleared by a reset ----------------------------------------- */
+/* ---- faults; cleared by a reset, 0 is none ------------------------------- */
 
-/* The k-th cudaStreamWaitEvent() from now (1 is the next) is ignored. */
+/* The k-th cudaStreamWaitEvent() from now (1 is the next) does nothing. */
 void fake_cuda_drop_wait(uint64_t k);
 
-/* The k-th copy, memset, launch or product from now is refused with `error`. */
+/* The k-th call from now that can fail fails with `error`. Calls that give
+ * something back do it all the same. */
 void fake_cuda_fail_at(uint64_t k, cudaError_t error);
 
-/* The k-th cudaMalloc() from now fails: out of memory. */
-void fake_cuda_fail_malloc_at(uint64_t k);
-
-/* The GPU is gone: its streams do nothing more and every call about it returns
- * `error`, as after a kernel's illegal access; frees and destroys succeed. */
-void fake_cuda_lose_gpu(int gpu, cudaError_t error);
-
-/* cudaGetDeviceCount() fails with this (no driver, too old); 0 ends it. */
-void fake_cuda_fail_driver(cudaError_t error);
+/* 1: the fault that was last asked for has happened. */
+int fake_cuda_has_failed(void);
 
 #ifdef __cplusplus
 }

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: MIT
  *
- * What kernels need to be compiled by a C++ compiler and launched into a
- * stream of the emulated CUDA. C++17.
+ * What a .cu file needs of CUDA C++ when a C++ compiler makes host code of it.
+ * A kernel is a function; a launch copies its arguments and calls it in the
+ * stream's thread, once for every block of a one-dimensional grid. A block is
+ * one thread.
  *
- *     static __global__ void add(struct add_params p) { ... blockIdx.x ... }
- *     cudaError_t err = ZB_FAKE_LAUNCH(add, grid, stream, params);
+ *     ZB_FAKE_LAUNCH(add, grid, stream, params)
  *
- * A block is one thread. Blocks run one after the other in an order drawn from
- * the seed, so that a kernel may not rely on one. Arguments are copied by
- * value; every aligned word in them that is an address of device memory becomes
- * the address where the bytes are, on the stream's thread.
+ * has a cudaError_t. Device addresses in the arguments, at multiples of 8
+ * bytes from an argument's beginning, become addresses of the bytes themselves
+ * in the copy.
  */
 #ifndef FAKE_LAUNCH_H
 #define FAKE_LAUNCH_H
 
-#include <cstdint>
-#include <cstring>
+#include <array>
+#include <cstddef>
 #include <functional>
+#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
 #include "cuda_runtime_api.h"
-#include "fake_cuda.h"
 
 #define __global__
 #define __device__
@@ -31,72 +31,52 @@
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 
-struct uint3 {
+/* CUDA's `dim3`; all loops over them are of x. */
+struct fake_dim {
     unsigned x, y, z;
 };
 
-struct dim3 {
-    unsigned x, y, z;
-    constexpr dim3(unsigned vx = 1, unsigned vy = 1, unsigned vz = 1)
-        : x(vx), y(vy), z(vz)
-    {
-    }
+inline thread_local fake_dim blockIdx = {0, 0, 0};
+inline thread_local fake_dim gridDim = {1, 1, 1};
+inline thread_local fake_dim threadIdx = {0, 0, 0};
+inline thread_local fake_dim blockDim = {1, 1, 1};
+
+/* One argument of a launch, as it will be passed. */
+struct fake_arg {
+    void *bytes;
+    std::size_t size;
 };
 
-/* Of the kernel that runs on this thread. */
-inline thread_local uint3 blockIdx{0, 0, 0};
-inline thread_local uint3 threadIdx{0, 0, 0};
-inline thread_local dim3 gridDim{1, 1, 1};
-inline constexpr dim3 blockDim{1, 1, 1};
+/* Enqueue `run`, to which `args` belong; `name` is the kernel's and static. */
+cudaError_t fake_cuda_launch(const char *name, unsigned grid,
+                             cudaStream_t stream, const fake_arg *args,
+                             std::size_t n_args, std::function<void()> run);
 
-/* The true address, where the word is an address of device memory. */
-uint64_t fake_cuda_true_word(uint64_t word);
-
-/* Enqueue `prepare`, which makes what runs one block. */
-cudaError_t fake_cuda_enqueue_kernel(
-    cudaStream_t stream, const char *name, dim3 grid,
-    std::function<std::function<void()>()> prepare);
-
-template <class T> T fake_cuda_true_arg(T arg)
+template <typename... Params, typename... Args>
+cudaError_t fake_launch(const char *name, void (*kernel)(Params...),
+                        unsigned grid, cudaStream_t stream, Args &&...args)
 {
-    static_assert(std::is_trivially_copyable<T>::value,
-                  "kernel arguments are copied bytewise");
-    unsigned char bytes[sizeof(T)];
+    static_assert((std::is_trivially_copyable_v<Params> && ...),
+                  "parameters of kernels are copied as bytes");
+    auto held = std::make_shared<std::tuple<std::decay_t<Params>...>>(
+        std::forward<Args>(args)...);
+    auto list = std::apply(
+        [](auto &...a) {
+            return std::array<fake_arg, sizeof...(a)>{fake_arg{&a, sizeof(a)}...};
+        },
+        *held);
 
-    std::memcpy(bytes, &arg, sizeof(T));
-    if (alignof(T) >= alignof(uint64_t)) {
-        for (size_t i = 0; i + sizeof(uint64_t) <= sizeof(T);
-             i += sizeof(uint64_t)) {
-            uint64_t word;
-
-            std::memcpy(&word, bytes + i, sizeof(word));
-            word = fake_cuda_true_word(word);
-            std::memcpy(bytes + i, &word, sizeof(word));
-        }
-    }
-    std::memcpy(&arg, bytes, sizeof(T));
-    return arg;
-}
-
-template <class... P, class... A>
-cudaError_t fake_cuda_launch(void (*kernel)(P...), const char *name, dim3 grid,
-                             cudaStream_t stream, const A &...args)
-{
-    std::tuple<std::decay_t<P>...> copy(args...);
-
-    return fake_cuda_enqueue_kernel(stream, name, grid, [kernel, copy]() {
-        auto real = std::apply(
-            [](const auto &...arg) {
-                return std::make_tuple(fake_cuda_true_arg(arg)...);
-            },
-            copy);
-
-        return std::function<void()>(
-            [kernel, real]() { std::apply(kernel, real); });
-    });
+    return fake_cuda_launch(name, grid, stream, list.data(), list.size(),
+                            [held, kernel, grid] {
+                                gridDim.x = grid;
+                                for (unsigned i = 0; i < grid; i++) {
+                                    blockIdx.x = i;
+                                    std::apply(kernel, *held);
+                                }
+                            });
 }
 
 #define ZB_FAKE_LAUNCH(kernel, grid, stream, ...)                              \
-    fake_cuda_launch(kernel, #kernel, grid, stream, __VA_ARGS__)
+    fake_launch(#kernel, kernel, (grid), (stream), __VA_ARGS__)
 
 #endif
