@@ -22,5 +22,9 @@ AC_DEFUN([ZB_WARNINGS], [
   CFLAGS=$zb_save_CFLAGS
   AC_ARG_ENABLE([werror], [AS_HELP_STRING([--enable-werror], [treat warnings as errors])], [], [enable_werror=no])
   AS_IF([test "x$enable_werror" = xyes], [WARN_CFLAGS="$WARN_CFLAGS -Werror"])
+  # The tests' C++.
+  WARN_CXXFLAGS="-Wall -Wextra -Wshadow"
+  AS_IF([test "x$enable_werror" = xyes], [WARN_CXXFLAGS="$WARN_CXXFLAGS -Werror"])
+  AC_SUBST([WARN_CXXFLAGS])
   AC_SUBST([WARN_CFLAGS])
 ])
