@@ -352,3 +352,231 @@ static void more_memory_than_there_is_is_refused()
     CUDA_OK(cudaMalloc(&ptr, BYTES));
     CU_ASSERT(no_reports());
 }
+
+/* ---- kernels ------------------------------------------------------------- */
+
+static void kernel_that_says_nothing_is_reported()
+{
+    rig r;
+
+    CUDA_OK(launch_add(r.a, r.x, nullptr, N, 1));
+    CU_ASSERT(reports("undeclared:", {"kernel add"}));
+}
+
+static void address_of_which_nothing_was_said_is_reported()
+{
+    rig r;
+
+    enqueue_add(r.a, "writer", r.x, nullptr, 1);
+    touches(r.a, "liar", {{r.y, BYTES, ZB_WRITE}});
+    CUDA_OK(launch_add(r.a, r.y, r.x, N, 1));
+    CU_ASSERT(reports("undeclared:", {"liar", "allocation 1"}));
+}
+
+static void range_that_was_added_is_touched_too()
+{
+    rig r;
+
+    touches(r.a, "writer", {});
+    fake_cuda_touches_also(r.a, r.x, BYTES, ZB_WRITE);
+    CUDA_OK(launch_add(r.a, r.x, nullptr, N, 1));
+    CU_ASSERT(no_reports());
+    enqueue_add(r.b, "reader", r.y, r.x, 1);
+    CU_ASSERT(reports("race:", {"reader", "writer"}));
+}
+
+static void node_and_stream_are_named()
+{
+    rig r;
+
+    fake_cuda_name_stream(r.a, "compute");
+    fake_cuda_name_node(r.a, "stage 1 F 3");
+    enqueue_add(r.a, "writer", r.x, nullptr, 1);
+    enqueue_add(r.b, "reader", r.y, r.x, 1);
+    CU_ASSERT(reports("race:", {"stage 1 F 3", "stream 1 (compute) of GPU 0"}));
+}
+
+/* ---- GPUs and threads ---------------------------------------------------- */
+
+static void stream_of_another_gpu_than_the_current_is_reported()
+{
+    rig r;
+
+    CUDA_OK(cudaSetDevice(1));
+    enqueue_add(r.a, "writer", r.x, nullptr, 1);
+    CU_ASSERT(reports("device:", {"stream 1 of GPU 0", "GPU 1 is current"}));
+}
+
+static void event_recorded_on_another_gpus_stream_is_reported()
+{
+    rig r;
+    cudaStream_t s;
+
+    CUDA_OK(cudaSetDevice(1));
+    s = new_stream();
+    CU_ASSERT_EQUAL(cudaEventRecord(r.e, s), cudaErrorInvalidResourceHandle);
+    CU_ASSERT(reports("device:", {"event of GPU 0", "GPU 1"}));
+}
+
+static void kernel_on_a_peers_memory_needs_access()
+{
+    rig r;
+    cudaStream_t s;
+    float *mine;
+
+    enqueue_add(r.a, "writer", r.x, nullptr, 1);
+    CUDA_OK(cudaEventRecord(r.e, r.a));
+    CUDA_OK(cudaSetDevice(1));
+    s = new_stream();
+    mine = new_memory();
+    CUDA_OK(cudaStreamWaitEvent(s, r.e, 0));
+    CUDA_OK(cudaMemcpyPeerAsync(mine, 1, r.x, 0, BYTES, s));
+    CU_ASSERT(no_reports());
+    enqueue_add(s, "reader", mine, r.x, 1);
+    CU_ASSERT(reports("device:", {"reader", "allocation 1", "peer access"}));
+}
+
+static void kernel_on_a_peers_memory_with_access_is_silent()
+{
+    rig r;
+    cudaStream_t s;
+    float host[N];
+    int can = 0;
+
+    enqueue_add(r.a, "writer", r.x, nullptr, 1);
+    CUDA_OK(cudaEventRecord(r.e, r.a));
+    CUDA_OK(cudaSetDevice(1));
+    CUDA_OK(cudaDeviceCanAccessPeer(&can, 1, 0));
+    CU_ASSERT_EQUAL(can, 1);
+    CUDA_OK(cudaDeviceEnablePeerAccess(0, 0));
+    CU_ASSERT_EQUAL(cudaDeviceEnablePeerAccess(0, 0),
+                    cudaErrorPeerAccessAlreadyEnabled);
+    s = new_stream();
+    CUDA_OK(cudaStreamWaitEvent(s, r.e, 0));
+    enqueue_add(s, "adder", r.x, r.x, 1);
+    CUDA_OK(cudaMemcpyAsync(host, r.x, BYTES, cudaMemcpyDeviceToHost, s));
+    CUDA_OK(cudaStreamSynchronize(s));
+    CU_ASSERT(host[0] == 2 && host[N - 1] == 2);
+    CU_ASSERT(no_reports());
+}
+
+static void parted_gpus_have_no_access()
+{
+    rig r;
+    int can = 1;
+
+    fake_cuda_part(0, 1);
+    CUDA_OK(cudaDeviceCanAccessPeer(&can, 0, 1));
+    CU_ASSERT_EQUAL(can, 0);
+    CU_ASSERT_EQUAL(cudaDeviceEnablePeerAccess(1, 0),
+                    cudaErrorPeerAccessUnsupported);
+}
+
+static void work_of_another_thread_is_reported()
+{
+    rig r;
+
+    std::thread([&r] { enqueue_add(r.a, "w", r.x, nullptr, 1); }).join();
+    CU_ASSERT(reports("thread:", {"stream 1 of GPU 0"}));
+}
+
+static void record_of_another_thread_is_reported()
+{
+    rig r;
+
+    std::thread([&r] {
+        cudaStream_t s = new_stream();
+
+        CUDA_OK(cudaEventRecord(r.e, s));
+    }).join();
+    CU_ASSERT(reports("thread:", {"cudaEventRecord", "event"}));
+}
+
+static void destroyed_stream_and_event_are_reported()
+{
+    rig r;
+
+    CUDA_OK(cudaStreamDestroy(r.b));
+    CU_ASSERT_NOT_EQUAL(cudaStreamSynchronize(r.b), cudaSuccess);
+    CU_ASSERT(reports("misuse:", {"cudaStreamSynchronize"}));
+    fake_cuda_reset(2, 0, 0);
+    r.e = new_event();
+    CUDA_OK(cudaEventDestroy(r.e));
+    CU_ASSERT_NOT_EQUAL(cudaEventSynchronize(r.e), cudaSuccess);
+    CU_ASSERT(reports("misuse:", {"cudaEventSynchronize"}));
+}
+
+/* ---- host memory --------------------------------------------------------- */
+
+static void two_copies_to_the_same_host_memory_are_reported()
+{
+    rig r;
+    float host[N];
+
+    enqueue_add(r.a, "writer", r.x, nullptr, 1);
+    r.order(r.a, r.b);
+    CUDA_OK(cudaMemcpyAsync(host, r.x, BYTES, cudaMemcpyDeviceToHost, r.a));
+    CUDA_OK(cudaMemcpyAsync(host, r.x, BYTES, cudaMemcpyDeviceToHost, r.b));
+    CU_ASSERT(reports("host:", {"writes 4000 bytes", "stream 1", "stream 2"}));
+    CUDA_OK(cudaDeviceSynchronize());
+}
+
+static void host_access_while_a_copy_may_write_is_reported()
+{
+    rig r;
+    float host[N];
+
+    enqueue_add(r.a, "writer", r.x, nullptr, 1);
+    CUDA_OK(cudaMemcpyAsync(host, r.x, BYTES, cudaMemcpyDeviceToHost, r.a));
+    CUDA_OK(cudaEventRecord(r.e, r.a));
+    fake_cuda_host_access(host + N, 4, ZB_READ);
+    CU_ASSERT(no_reports());
+    fake_cuda_host_access(host, 4, ZB_READ);
+    CU_ASSERT(reports("host:", {"the host reads", "copy from the device"}));
+    CUDA_OK(cudaEventSynchronize(r.e));
+    fake_cuda_host_access(host, 4, ZB_READ_WRITE);
+    CU_ASSERT_EQUAL(fake_cuda_n_reports(), 1);
+}
+
+/* The stream is kept from the copy until the source has changed. */
+static void source_that_changes_too_early_is_reported()
+{
+    rig r;
+    std::vector<float> host(N, 1.0f);
+    std::mutex gate;
+
+    gate.lock();
+    touches(r.a, "gate", {});
+    CUDA_OK(ZB_FAKE_LAUNCH(+[](std::mutex *m) { std::lock_guard<std::mutex> l(*m); },
+                           1u, r.a, &gate));
+    CUDA_OK(cudaMemcpyAsync(r.x, host.data(), BYTES, cudaMemcpyHostToDevice,
+                            r.a));
+    host[N - 1] = 2;
+    gate.unlock();
+    CUDA_OK(cudaStreamSynchronize(r.a));
+    CU_ASSERT(reports("host:", {"source", "changed"}));
+}
+
+static void page_locked_memory_freed_too_early_is_reported()
+{
+    rig r;
+    void *host = nullptr;
+
+    CUDA_OK(cudaHostAlloc(&host, BYTES, cudaHostAllocPortable));
+    std::memset(host, 0, BYTES);
+    CUDA_OK(cudaMemcpyAsync(r.x, host, BYTES, cudaMemcpyHostToDevice, r.a));
+    CUDA_OK(cudaFreeHost(host));
+    CU_ASSERT(reports("freed: cudaFreeHost", {"copy to the device"}));
+    CUDA_OK(cudaStreamSynchronize(r.a));
+}
+
+static void copy_of_the_wrong_kind_is_refused()
+{
+    rig r;
+    float host[N];
+
+    CU_ASSERT_EQUAL(
+        cudaMemcpyAsync(host, r.x, BYTES, cudaMemcpyHostToDevice, r.a),
+        cudaErrorInvalidValue);
+    CU_ASSERT(reports("misuse:", {"from device to host"}));
+}
