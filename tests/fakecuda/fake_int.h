@@ -69,8 +69,8 @@ struct cell {
     std::vector<touch> reads; /* since then; none happened before another */
 };
 
-/* What is wrong with an access: bytes from `at` on that `other` touched and that
- * nothing orders; bytes from unwritten_at on. */
+/* What is wrong with an access: bytes from `at` on that `other` touched and
+ * that nothing orders; bytes from unwritten_at on. */
 struct finding {
     touch other;
     uintptr_t at = 0, unwritten_at = 0;
@@ -90,7 +90,10 @@ class shadow
                   const clock_of &before) const;
     /* Forget what `before` covers. */
     void sweep(const clock_of &before);
-    size_t size() const { return cells.size(); }
+    size_t size() const
+    {
+        return cells.size();
+    }
 
   private:
     void split(uintptr_t at);
@@ -139,7 +142,10 @@ class mark
   public:
     void set();
     void wait();
-    bool is_set() const { return done.load(std::memory_order_acquire); }
+    bool is_set() const
+    {
+        return done.load(std::memory_order_acquire);
+    }
     clock_of clock; /* constant once made */
 
   private:
@@ -212,7 +218,8 @@ bool access_device(CUstream_st *s, const touch &me, const range &r,
 /* An operation of the stream begins that touches what was said of its kernels;
  * `ok_out` as the result of access_device(). */
 touch begin_declared(CUstream_st *s, const std::string &name, bool *ok_out);
-/* The bytes at a device address that access_device() allowed; `w` keeps them. */
+/* The bytes at a device address that access_device() allowed; `w` keeps them.
+ */
 char *bytes_at(work &w, uintptr_t addr);
 /* Whether [lo, hi) lies in what the stream's kernels were said to touch in this
  * way, as one range or as neighbours. */
@@ -247,6 +254,7 @@ struct state {
     std::map<uintptr_t, allocation> allocations;
     int n_allocations = 0; /* ever */
     std::unordered_map<void *, size_t> host_memory;
+    std::vector<void *> kept_host; /* freed too early */
     shadow host_seen;
     size_t n_host_kept = 0;
     clock_of waited_for; /* what any thread has waited for */

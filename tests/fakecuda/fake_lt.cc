@@ -88,10 +88,22 @@ struct product {
     const fake_lt_desc *desc;
     const fake_lt_layout *a, *b, *c, *d;
 
-    bool is_ta() const { return desc->trans_a == CUBLAS_OP_T; }
-    bool is_tb() const { return desc->trans_b == CUBLAS_OP_T; }
-    bool has_bias() const { return desc->epilogue == CUBLASLT_EPILOGUE_BIAS; }
-    int64_t k() const { return is_ta() ? a->rows : a->cols; }
+    bool is_ta() const
+    {
+        return desc->trans_a == CUBLAS_OP_T;
+    }
+    bool is_tb() const
+    {
+        return desc->trans_b == CUBLAS_OP_T;
+    }
+    bool has_bias() const
+    {
+        return desc->epilogue == CUBLASLT_EPILOGUE_BIAS;
+    }
+    int64_t k() const
+    {
+        return is_ta() ? a->rows : a->cols;
+    }
 };
 
 static bool is_layout(const fake_lt_layout *l)
@@ -245,7 +257,8 @@ static void check_declared(const CUstream_st *s, const touch &me,
     uintptr_t ld = (uintptr_t)l.ld * size, rows = (uintptr_t)l.rows * size;
     uintptr_t cols = (uintptr_t)l.cols;
 
-    if (!s->has_touches || is_declared(s, at, at + (cols - 1) * ld + rows, mode)) {
+    if (!s->has_touches ||
+        is_declared(s, at, at + (cols - 1) * ld + rows, mode)) {
         return;
     }
     for (uintptr_t j = 0; j < cols; j++) {
@@ -281,8 +294,8 @@ static const char *operand(CUstream_st *s, const touch &me, work &w,
                            const fake_lt_layout &l, int mode)
 {
     uintptr_t lo = (uintptr_t)ptr;
-    uintptr_t hi = lo + (uintptr_t)(((l.cols - 1) * l.ld + l.rows) *
-                                    size_of(l.type));
+    uintptr_t hi =
+        lo + (uintptr_t)(((l.cols - 1) * l.ld + l.rows) * size_of(l.type));
     allocation *a = find_allocation(lo);
 
     if (a == nullptr || !a->is_live || hi > a->start + a->size) {
@@ -308,9 +321,9 @@ static bool fill_task(task &t, CUstream_st *s, const touch &me, work &w,
     t.b = operand(s, me, w, "B", ptr[1], t.lb, READ);
     t.c = adds ? operand(s, me, w, "C", ptr[2], t.lc, READ) : nullptr;
     t.d = const_cast<char *>(operand(s, me, w, "D", ptr[3], t.ld, WRITE));
-    t.bias = p.has_bias() ? operand(s, me, w, "the bias", p.desc->bias, bias,
-                                    READ)
-                          : nullptr;
+    t.bias = p.has_bias()
+                 ? operand(s, me, w, "the bias", p.desc->bias, bias, READ)
+                 : nullptr;
     return t.a != nullptr && t.b != nullptr && t.d != nullptr &&
            (!adds || t.c != nullptr) && (!p.has_bias() || t.bias != nullptr);
 }
@@ -471,7 +484,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     std::memset(found, 0, sizeof(*found));
     found->algo.data[0] = hash_of(p);
     for (int i = 0; i < 4; i++) {
-        uint64_t align = pref->align[i] < MAX_ALIGN ? pref->align[i] : MAX_ALIGN;
+        uint64_t align =
+            pref->align[i] < MAX_ALIGN ? pref->align[i] : MAX_ALIGN;
 
         found->algo.data[1] |= (align > 0 ? align : 1) << (16 * i);
     }
@@ -487,9 +501,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
                               const void *beta, const void *c,
                               cublasLtMatrixLayout_t c_layout, void *d,
                               cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t *algo,
-                              void *workspace, size_t workspace_bytes,
-                              cudaStream_t stream)
+                              const cublasLtMatmulAlgo_t *algo, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream)
 {
     call call_("cublasLtMatmul");
     const product p = {desc, a_layout, b_layout, c_layout, d_layout};
@@ -517,8 +530,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
     std::memcpy(&t.alpha, alpha, sizeof(t.alpha));
     std::memcpy(&t.beta, beta, sizeof(t.beta));
     ok = fill_task(t, s, me, w, p, ptr) && ok;
-    ok = access_device(s, me, {room, room + workspace_bytes, WRITE},
-                       false) &&
+    ok = access_device(s, me, {room, room + workspace_bytes, WRITE}, false) &&
          ok;
     if (ok) {
         w.what = me.what;

@@ -415,7 +415,7 @@ cudaError_t cudaFreeHost(void *ptr)
     last = s.host_seen.pending((uintptr_t)ptr, (uintptr_t)ptr + it->second,
                                WRITE, s.waited_for);
     if (last.slot >= 0) {
-        /* Kept, as the copy will still use it. */
+        s.kept_host.push_back(ptr);
         report("freed: cudaFreeHost of %zu bytes while nobody has waited for "
                "%s",
                it->second, last.what->c_str());

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,7 @@ extern "C" {
 #define N 1000
 #define BYTES (N * sizeof(float))
 
-#define CUDA_OK(call)                                                          \
-    CU_ASSERT(is_ok((call), #call, __FILE__, __LINE__))
+#define CUDA_OK(call) CU_ASSERT(is_ok((call), #call, __FILE__, __LINE__))
 
 static inline bool is_ok(cudaError_t err, const char *what, const char *file,
                          int line)
@@ -110,6 +110,18 @@ static inline void enqueue_add(cudaStream_t s, const char *label, float *y,
         touches(s, label, {{y, BYTES, ZB_WRITE}});
     }
     CUDA_OK(launch_add(s, y, x, N, by));
+}
+
+/* What is enqueued next is not done while the gate is locked. */
+static __global__ void pass_gate(std::mutex *gate)
+{
+    std::lock_guard<std::mutex> lock(*gate);
+}
+
+static inline void enqueue_gate(cudaStream_t s, std::mutex *gate)
+{
+    touches(s, "gate", {});
+    CUDA_OK(ZB_FAKE_LAUNCH(pass_gate, 1u, s, gate));
 }
 
 /* ---- objects ------------------------------------------------------------- */

@@ -55,11 +55,10 @@ static touch conflict(const cell &c, int mode, const clock_of &before)
 /* The new reader stands for those that it comes after. */
 static void add_read(cell &c, const touch &me, const clock_of &before)
 {
-    c.reads.erase(std::remove_if(c.reads.begin(), c.reads.end(),
-                                 [&](const touch &r) {
-                                     return r.is_before(before);
-                                 }),
-                  c.reads.end());
+    c.reads.erase(
+        std::remove_if(c.reads.begin(), c.reads.end(),
+                       [&](const touch &r) { return r.is_before(before); }),
+        c.reads.end());
     c.reads.push_back(me);
 }
 

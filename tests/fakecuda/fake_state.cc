@@ -156,6 +156,10 @@ static void forget(state &s)
         (void)size;
         std::free(ptr);
     }
+    for (void *ptr : s.kept_host) {
+        std::free(ptr);
+    }
+    s.kept_host.clear();
     s.host_memory.clear();
     s.host_seen = shadow();
     s.n_host_kept = 0;

@@ -6,11 +6,8 @@
 #include "fakecuda/fake_rig.h"
 
 #include <condition_variable>
-#include <cstdlib>
 #include <mutex>
-#include <sys/wait.h>
 #include <thread>
-#include <unistd.h>
 
 /* ---- a right program on two GPUs ----------------------------------------- */
 
@@ -26,7 +23,8 @@ struct exchange {
     cudaEvent_t filled = nullptr, empty = nullptr;
     bool is_right = true;
 
-    /* Until `count` has reached n; what a worker did before the other may see. */
+    /* Until `count` has reached n; what a worker did before the other may see.
+     */
     void wait(const int &count, int n)
     {
         std::unique_lock<std::mutex> lock(mu);
@@ -320,8 +318,8 @@ static void access_over_the_end_is_reported()
     rig r;
     float host[N + 1] = {0};
 
-    CUDA_OK(cudaMemcpyAsync(r.x, host, sizeof(host), cudaMemcpyHostToDevice,
-                            r.a));
+    CUDA_OK(
+        cudaMemcpyAsync(r.x, host, sizeof(host), cudaMemcpyHostToDevice, r.a));
     CU_ASSERT(reports("stray:", {"copy to the device", "[0, 4004)"}));
 }
 
@@ -546,11 +544,9 @@ static void source_that_changes_too_early_is_reported()
     std::mutex gate;
 
     gate.lock();
-    touches(r.a, "gate", {});
-    CUDA_OK(ZB_FAKE_LAUNCH(+[](std::mutex *m) { std::lock_guard<std::mutex> l(*m); },
-                           1u, r.a, &gate));
-    CUDA_OK(cudaMemcpyAsync(r.x, host.data(), BYTES, cudaMemcpyHostToDevice,
-                            r.a));
+    enqueue_gate(r.a, &gate);
+    CUDA_OK(
+        cudaMemcpyAsync(r.x, host.data(), BYTES, cudaMemcpyHostToDevice, r.a));
     host[N - 1] = 2;
     gate.unlock();
     CUDA_OK(cudaStreamSynchronize(r.a));
@@ -581,185 +577,46 @@ static void copy_of_the_wrong_kind_is_refused()
     CU_ASSERT(reports("misuse:", {"from device to host"}));
 }
 
-/* ---- the end of a process ------------------------------------------------ */
-
-struct ending {
-    int status;
-    std::string text; /* of standard error */
-};
-
-/* What becomes of a process that does this and then ends. */
-static ending run_child(void (*what)())
+int main()
 {
-    int fds[2], status = -1;
-    ending end;
-    char text[4096];
-    ssize_t n;
-    pid_t pid;
+    static const zbt_case cases[] = {
+        ZBT_CASE(right_program_is_silent_for_any_delays),
+        ZBT_CASE(every_dropped_wait_is_reported),
+        ZBT_CASE(unordered_writes_are_reported_with_both_names),
+        ZBT_CASE(read_of_unordered_write_is_reported),
+        ZBT_CASE(write_after_unordered_read_is_reported),
+        ZBT_CASE(event_recorded_before_the_work_orders_nothing),
+        ZBT_CASE(unordered_reads_and_other_bytes_are_silent),
+        ZBT_CASE(order_by_a_third_stream_is_enough),
+        ZBT_CASE(wait_of_the_host_orders_what_it_enqueues_later),
+        ZBT_CASE(wait_of_another_host_thread_orders_nothing),
+        ZBT_CASE(read_of_what_nobody_wrote_is_reported),
+        ZBT_CASE(read_after_discard_is_reported_and_gives_nan),
+        ZBT_CASE(kernel_on_freed_memory_is_reported),
+        ZBT_CASE(free_while_work_is_in_flight_is_reported),
+        ZBT_CASE(free_after_any_threads_wait_is_silent),
+        ZBT_CASE(second_free_is_reported),
+        ZBT_CASE(access_over_the_end_is_reported),
+        ZBT_CASE(write_behind_the_end_is_reported_by_free),
+        ZBT_CASE(more_memory_than_there_is_is_refused),
+        ZBT_CASE(kernel_that_says_nothing_is_reported),
+        ZBT_CASE(address_of_which_nothing_was_said_is_reported),
+        ZBT_CASE(range_that_was_added_is_touched_too),
+        ZBT_CASE(node_and_stream_are_named),
+        ZBT_CASE(stream_of_another_gpu_than_the_current_is_reported),
+        ZBT_CASE(event_recorded_on_another_gpus_stream_is_reported),
+        ZBT_CASE(kernel_on_a_peers_memory_needs_access),
+        ZBT_CASE(kernel_on_a_peers_memory_with_access_is_silent),
+        ZBT_CASE(parted_gpus_have_no_access),
+        ZBT_CASE(work_of_another_thread_is_reported),
+        ZBT_CASE(record_of_another_thread_is_reported),
+        ZBT_CASE(destroyed_stream_and_event_are_reported),
+        ZBT_CASE(two_copies_to_the_same_host_memory_are_reported),
+        ZBT_CASE(host_access_while_a_copy_may_write_is_reported),
+        ZBT_CASE(source_that_changes_too_early_is_reported),
+        ZBT_CASE(page_locked_memory_freed_too_early_is_reported),
+        ZBT_CASE(copy_of_the_wrong_kind_is_refused),
+    };
 
-    fake_cuda_reset(1, 0, 0); /* no thread is left to be missed */
-    std::fflush(nullptr);
-    CU_ASSERT_FATAL(pipe(fds) == 0);
-    pid = fork();
-    CU_ASSERT_FATAL(pid >= 0);
-    if (pid == 0) {
-        dup2(fds[1], 2);
-        close(fds[0]);
-        close(fds[1]);
-        what();
-        std::exit(0);
-    }
-    close(fds[1]);
-    while ((n = read(fds[0], text, sizeof(text))) > 0) {
-        end.text.append(text, (size_t)n);
-    }
-    close(fds[0]);
-    waitpid(pid, &status, 0);
-    end.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return end;
-}
-
-static bool ends_with(void (*what)(), int status, const char *words)
-{
-    ending end = run_child(what);
-
-    if (end.status != status || end.text.find(words) == std::string::npos) {
-        std::printf("\nstatus %d: %s\n", end.status, end.text.c_str());
-        return false;
-    }
-    return true;
-}
-
-static void read_device_memory()
-{
-    rig r;
-    volatile float sum;
-
-    fake_cuda_name_memory(r.y, "weights");
-    sum = r.y[3];
-    (void)sum;
-}
-
-static void write_freed_memory()
-{
-    rig r;
-
-    CUDA_OK(cudaFree(r.x));
-    *(volatile float *)r.x = 1;
-}
-
-static void run_far_behind_the_end()
-{
-    rig r;
-
-    touches(r.a, "runaway", {{r.x, BYTES, ZB_WRITE}});
-    CUDA_OK(launch_add(r.a, r.x, nullptr, 2 * N, 1));
-    CUDA_OK(cudaStreamSynchronize(r.a));
-}
-
-static void race()
-{
-    rig r;
-
-    enqueue_add(r.a, "first", r.x, nullptr, 1);
-    enqueue_add(r.b, "second", r.x, nullptr, 2);
-}
-
-static void race_and_reset()
-{
-    race();
-    fake_cuda_reset(1, 0, 0);
-}
-
-static void race_and_fetch()
-{
-    race();
-    (void)fake_cuda_n_reports();
-    std::fputs("fetched", stderr);
-}
-
-static void host_access_to_device_memory_ends_with_its_name()
-{
-    CU_ASSERT(ends_with(read_device_memory, FAKE_CUDA_EXIT,
-                        "bytes [12, 13) of allocation 2 (weights, "));
-    CU_ASSERT(ends_with(write_freed_memory, FAKE_CUDA_EXIT,
-                        "GPU 0, freed)"));
-}
-
-static void kernel_far_behind_the_end_ends_with_its_name()
-{
-    CU_ASSERT(ends_with(run_far_behind_the_end, FAKE_CUDA_EXIT, "runaway"));
-}
-
-static void reports_that_nobody_fetches_make_the_status()
-{
-    CU_ASSERT(ends_with(race, FAKE_CUDA_EXIT, "race:"));
-    CU_ASSERT(ends_with(race_and_reset, FAKE_CUDA_EXIT, "race:"));
-    CU_ASSERT(ends_with(race_and_fetch, 0, "fetched"));
-}
-
-/* ---- control ------------------------------------------------------------- */
-
-static void calls_are_counted()
-{
-    rig r;
-
-    CU_ASSERT_EQUAL(fake_cuda_count("cudaMalloc"), 2);
-    CU_ASSERT_EQUAL(fake_cuda_count("kernel"), 0);
-    enqueue_add(r.a, "writer", r.x, nullptr, 1);
-    CU_ASSERT_EQUAL(fake_cuda_count("kernel"), 1);
-    CU_ASSERT_EQUAL(fake_cuda_count("cudaNothing"), 0);
-    CU_ASSERT_EQUAL(fake_cuda_live(), 5);
-}
-
-static void kth_call_fails()
-{
-    rig r;
-    float host[N] = {0};
-    void *ptr = nullptr;
-
-    fake_cuda_fail_at(2, cudaErrorLaunchFailure);
-    CUDA_OK(cudaMemcpyAsync(r.x, host, BYTES, cudaMemcpyHostToDevice, r.a));
-    CU_ASSERT_EQUAL(fake_cuda_has_failed(), 0);
-    CU_ASSERT_EQUAL(cudaMalloc(&ptr, 16), cudaErrorLaunchFailure);
-    CU_ASSERT_EQUAL(fake_cuda_has_failed(), 1);
-    CU_ASSERT_PTR_NULL(ptr);
-    CUDA_OK(cudaStreamSynchronize(r.a));
-    fake_cuda_fail_at(1, cudaErrorUnknown);
-    CU_ASSERT_EQUAL(cudaFree(r.x), cudaErrorUnknown);
-    CU_ASSERT_EQUAL(fake_cuda_live(), 4);
-    CU_ASSERT(no_reports());
-}
-
-static void machine_without_gpus_says_so()
-{
-    void *ptr = nullptr;
-    int n = 5;
-
-    fake_cuda_reset(0, 0, 0);
-    CU_ASSERT_EQUAL(cudaGetDeviceCount(&n), cudaErrorNoDevice);
-    CU_ASSERT_EQUAL(n, 0);
-    CU_ASSERT_EQUAL(cudaSetDevice(0), cudaErrorInvalidDevice);
-    CU_ASSERT_EQUAL(cudaMalloc(&ptr, 1), cudaErrorNoDevice);
-    CU_ASSERT_STRING_EQUAL(cudaGetErrorName(cudaErrorNoDevice),
-                           "cudaErrorNoDevice");
-}
-
-/* What a stream does in its own time is not done when the call returns. */
-static void event_is_not_ready_before_its_work_is_done()
-{
-    rig r;
-    std::mutex gate;
-
-    gate.lock();
-    touches(r.a, "gate", {});
-    CUDA_OK(ZB_FAKE_LAUNCH(+[](std::mutex *m) { std::lock_guard<std::mutex> l(*m); },
-                           1u, r.a, &gate));
-    CUDA_OK(cudaEventRecord(r.e, r.a));
-    CU_ASSERT_EQUAL(cudaEventQuery(r.e), cudaErrorNotReady);
-    CU_ASSERT_EQUAL(cudaGetLastError(), cudaSuccess);
-    gate.unlock();
-    CUDA_OK(cudaEventSynchronize(r.e));
-    CUDA_OK(cudaEventQuery(r.e));
-    CU_ASSERT(no_reports());
+    return zbt_run("fakecuda", cases, sizeof(cases) / sizeof(cases[0]));
 }

@@ -62,7 +62,8 @@ cudaError_t fake_launch(const char *name, void (*kernel)(Params...),
         std::forward<Args>(args)...);
     auto list = std::apply(
         [](auto &...a) {
-            return std::array<fake_arg, sizeof...(a)>{fake_arg{&a, sizeof(a)}...};
+            return std::array<fake_arg, sizeof...(a)>{
+                fake_arg{&a, sizeof(a)}...};
         },
         *held);
 
