@@ -7,7 +7,9 @@
  * elements with ld elements from row to row. "+=" accumulates, "=" overwrites.
  * What a `void` pointer points to is stored in the type `dtype` (zb_real, bf16
  * or fp16; zb_real when it is not set); all else is as the pointer says.
- * Kernels compute in zb_real and round once, when they store.
+ * Kernels compute in zb_real and round once, when they store; but attention of
+ * 16-bit types on tensor cores rounds softmax weights and the gradients of scores
+ * before it multiplies them.
  * All reductions have a fixed order that depends on the sizes only: not on the
  * number of threads.
  *

@@ -129,6 +129,8 @@ struct allocation {
  * behind belongs to it as well. */
 allocation *find_allocation(uintptr_t addr);
 bool is_in_window(uintptr_t addr);
+/* Whether a word of a kernel's arguments is one of those. */
+bool is_address(uintptr_t word);
 /* "bytes [16, 32) of allocation 3 (arena, 4096 bytes, GPU 1)" */
 std::string name_range(const allocation &a, uintptr_t lo, uintptr_t hi);
 /* Report bytes behind the end that are no longer as they were. */
@@ -212,7 +214,8 @@ void destroy_all_streams(std::unique_lock<std::mutex> &lock);
 /* ---- what operations touch (fake_work.cc) -------------------------------- */
 
 /* Note an access of a stream's operation, with all rules; false: it must not be
- * executed. `can_cross`: to other GPUs' memory without peer access. */
+ * executed, so that what is reported is not a race of this process too.
+ * `can_cross`: to other GPUs' memory without peer access. */
 bool access_device(CUstream_st *s, const touch &me, const range &r,
                    bool can_cross);
 /* An operation of the stream begins that touches what was said of its kernels;

@@ -16,9 +16,14 @@
 namespace fake
 {
 
-/* No size, count or pair of small integers looks like an address of it. */
+/* No size or count looks like an address of it. Nor does a number of 32 bits with
+ * padding behind it that has the upper half of an address from before: there are
+ * no addresses whose lower half is a small number, of either sign. */
 #define WINDOW_HINT ((void *)0x6ab300000000)
 #define WINDOW_BYTES ((size_t)1 << 40)
+#define LEAST_WINDOW_BYTES ((size_t)1 << 36)
+#define SMALL_NUMBERS ((uintptr_t)1 << 24)
+#define HALF ((uintptr_t)1 << 32)
 #define GAP_BYTES ((size_t)4096)
 #define ALIGN_BYTES ((size_t)256)
 #define PAGE_BYTES ((size_t)4096)
@@ -28,6 +33,7 @@ namespace fake
 
 struct window {
     uintptr_t base = 0;
+    size_t size = WINDOW_BYTES;
     int nan_file = -1;
     struct sigaction old;
 };
@@ -43,9 +49,17 @@ static size_t round_up(size_t n, size_t to)
 
 bool is_in_window(uintptr_t addr)
 {
-    uintptr_t base = the_window().base;
+    const window &w = the_window();
 
-    return addr >= base && addr - base < WINDOW_BYTES;
+    return addr >= w.base && addr - w.base < w.size;
+}
+
+bool is_address(uintptr_t word)
+{
+    uintptr_t low = word % HALF;
+
+    return is_in_window(word) && low >= SMALL_NUMBERS &&
+           low < HALF - SMALL_NUMBERS;
 }
 
 allocation *find_allocation(uintptr_t addr)
@@ -91,7 +105,10 @@ static void tell_of_window(uintptr_t addr)
     allocation *a = find_allocation(addr);
     std::string who = op != nullptr ? *op : "the host";
 
-    if (a != nullptr) {
+    if (a != nullptr && op != nullptr) {
+        report("undeclared: %s does not say that it touches %s", who.c_str(),
+               name_range(*a, addr, addr + 1).c_str());
+    } else if (a != nullptr) {
         report("host: %s accesses device memory by its address: %s",
                who.c_str(), name_range(*a, addr, addr + 1).c_str());
     } else {
@@ -158,10 +175,15 @@ static int nan_file()
 static window *make_window()
 {
     window *w = new window;
-    void *at = mmap(WINDOW_HINT, WINDOW_BYTES, PROT_NONE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     struct sigaction action;
+    void *at;
 
+    /* ThreadSanitizer leaves less. */
+    do {
+        at = mmap(WINDOW_HINT, w->size, PROT_NONE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        w->size = at == MAP_FAILED ? w->size / 2 : w->size;
+    } while (at == MAP_FAILED && w->size >= LEAST_WINDOW_BYTES);
     std::memset(&action, 0, sizeof(action));
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
@@ -249,15 +271,28 @@ static uintptr_t next_address()
     return round_up(last.start + last.size + GAP_BYTES, ALIGN_BYTES);
 }
 
+/* From `at` on, where all of it can be told from numbers if any place can. */
+static uintptr_t place(uintptr_t at, size_t size)
+{
+    uintptr_t low = at % HALF;
+
+    if (low < SMALL_NUMBERS) {
+        return at - low + SMALL_NUMBERS;
+    }
+    return size < HALF - 2 * SMALL_NUMBERS && low + size >= HALF - SMALL_NUMBERS
+               ? at - low + HALF + SMALL_NUMBERS
+               : at;
+}
+
 static cudaError_t allocate(void **ptr, size_t size)
 {
     state &s = the();
     gpu &g = s.gpus[(size_t)me().gpu];
-    uintptr_t at = next_address();
+    uintptr_t at = place(next_address(), size);
     std::shared_ptr<backing> b;
 
     if (g.used + size > s.gpu_bytes || g.used + size < size ||
-        at + size + GAP_BYTES > the_window().base + WINDOW_BYTES ||
+        at + size + GAP_BYTES > the_window().base + the_window().size ||
         (b = new_backing(size)) == nullptr) {
         return cudaErrorMemoryAllocation;
     }

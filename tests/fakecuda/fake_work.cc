@@ -72,10 +72,10 @@ bool access_device(CUstream_st *s, const touch &me, const range &r,
                name_range(*a, r.lo, r.hi).c_str(), f.other.what->c_str(),
                (size_t)(f.at - a->start));
     }
-    return true;
+    return f.other.slot < 0;
 }
 
-static void access_host(CUstream_st *s, const touch &me, const range &r)
+static bool access_host(CUstream_st *s, const touch &me, const range &r)
 {
     state &all = the();
     clock_of before = s->clock;
@@ -93,6 +93,7 @@ static void access_host(CUstream_st *s, const touch &me, const range &r)
         all.host_seen.sweep(all.waited_for);
         all.n_host_kept = all.host_seen.size();
     }
+    return other.slot < 0;
 }
 
 char *bytes_at(work &w, uintptr_t addr)
@@ -144,8 +145,7 @@ static char *end_of(CUstream_st *s, const touch &me, work &w, const void *ptr,
     range r = {(uintptr_t)ptr, (uintptr_t)ptr + size, mode};
 
     if (!is_in_window(r.lo)) {
-        access_host(s, me, r);
-        return (char *)r.lo;
+        return access_host(s, me, r) ? (char *)r.lo : nullptr;
     }
     return access_device(s, me, r, true) ? bytes_at(w, r.lo) : nullptr;
 }
@@ -258,12 +258,10 @@ static bool translate(const CUstream_st *s, const touch &me, work &w,
     for (const range &r : s->touches) {
         is_said = is_said || (*word >= r.lo && *word <= r.hi);
     }
-    if (!is_said && s->has_touches) {
-        report("undeclared: %s is given an address of which it does not say "
-               "that it touches it: %s",
-               me.what->c_str(), name_range(*a, *word, *word + 1).c_str());
+    /* It stays where nothing can be touched. */
+    if (is_said || !s->has_touches) {
+        *word = (uintptr_t)bytes_at(w, *word);
     }
-    *word = (uintptr_t)bytes_at(w, *word);
     return true;
 }
 
@@ -278,7 +276,7 @@ static bool translate_all(const CUstream_st *s, const touch &me, work &w,
         uintptr_t word;
 
         std::memcpy(&word, at, sizeof(word));
-        if (is_in_window(word)) {
+        if (is_address(word)) {
             ok = translate(s, me, w, &word) && ok;
             std::memcpy(at, &word, sizeof(word));
         }
@@ -296,7 +294,7 @@ touch begin_declared(CUstream_st *s, const std::string &name, bool *ok_out)
                me.what->c_str());
     }
     for (const range &r : s->touches) {
-        ok = access_device(s, me, r, false) && ok;
+        ok = (r.lo == r.hi || access_device(s, me, r, false)) && ok;
     }
     *ok_out = ok;
     return me;

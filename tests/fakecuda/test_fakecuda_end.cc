@@ -76,6 +76,16 @@ static void write_freed_memory()
     *(volatile float *)r.x = 1;
 }
 
+static void touch_more_than_is_said()
+{
+    rig r;
+
+    enqueue_add(r.a, "writer", r.x, nullptr, 1);
+    touches(r.a, "liar", {{r.y, BYTES, ZB_WRITE}});
+    CUDA_OK(launch_add(r.a, r.y, r.x, N, 1));
+    CUDA_OK(cudaStreamSynchronize(r.a));
+}
+
 static void run_far_behind_the_end()
 {
     rig r;
@@ -111,6 +121,12 @@ static void host_access_to_device_memory_ends_with_its_name()
     CU_ASSERT(ends_with(read_device_memory, FAKE_CUDA_EXIT,
                         "bytes [12, 13) of allocation 2 (weights, "));
     CU_ASSERT(ends_with(write_freed_memory, FAKE_CUDA_EXIT, "GPU 0, freed)"));
+}
+
+static void kernel_that_touches_more_than_is_said_ends_with_its_name()
+{
+    CU_ASSERT(ends_with(touch_more_than_is_said, FAKE_CUDA_EXIT,
+                        "undeclared: liar: kernel add"));
 }
 
 static void kernel_far_behind_the_end_ends_with_its_name()
@@ -193,6 +209,7 @@ int main()
 {
     static const zbt_case cases[] = {
         ZBT_CASE(host_access_to_device_memory_ends_with_its_name),
+        ZBT_CASE(kernel_that_touches_more_than_is_said_ends_with_its_name),
         ZBT_CASE(kernel_far_behind_the_end_ends_with_its_name),
         ZBT_CASE(reports_that_nobody_fetches_make_the_status),
         ZBT_CASE(calls_are_counted),

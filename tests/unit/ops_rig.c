@@ -237,7 +237,7 @@ enum zb_status ops_try(enum zb_kernel kernel, const void *params,
     struct zb_launch launch = {
         .kernel = kernel, .label = "test", .params = params};
 
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < OPS_MOST; i++) {
         if (out[i] != NULL) {
             launch.access[launch.n_access++] = (struct zb_access){
                 out[i], find(out[i])->bytes, ZB_READ_WRITE};

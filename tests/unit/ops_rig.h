@@ -28,9 +28,10 @@
 #define OPS_IS_DOUBLE 0
 #endif
 
-/* Lists of buffers a launch writes (or updates) and reads; each up to six. */
-#define OPS_OUT(...) ((void *const[7]){__VA_ARGS__})
-#define OPS_IN(...) ((const void *const[7]){__VA_ARGS__})
+/* Lists of buffers a launch writes (or updates) and reads. */
+enum { OPS_MOST = 8 };
+#define OPS_OUT(...) ((void *const[OPS_MOST]){__VA_ARGS__})
+#define OPS_IN(...) ((const void *const[OPS_MOST]){__VA_ARGS__})
 
 /* The i-th backend that can run kernels here, or NULL past the last one; of all
  * only ZB_TEST_BACKEND where the environment names one. */

@@ -357,7 +357,8 @@ static void run_backward(struct setup *u)
             OPS_OUT(u->dq_dev, s->is_packed ? NULL : u->dk_dev,
                     s->is_packed ? NULL : u->dv_dev),
             OPS_IN(p->q, s->is_packed ? NULL : p->k,
-                   s->is_packed ? NULL : p->v, p->out, p->lse, u->dout_dev));
+                   s->is_packed ? NULL : p->v, p->out, p->lse, u->dout_dev,
+                   u->sample_dev, u->mask_dev));
 }
 
 /* Queries without a key in this part: any finite output will do, and an lse
@@ -502,7 +503,7 @@ static void run_part_backward(const struct parts *c, int a, int b,
                     u->s.is_packed ? NULL : u->dv_dev),
             OPS_IN(u->p.q, u->s.is_packed ? NULL : u->p.k,
                    u->s.is_packed ? NULL : u->p.v, u->p.out, u->p.lse,
-                   u->dout_dev, u->sample_dev));
+                   u->dout_dev, u->sample_dev, u->mask_dev));
 }
 
 /* Keys from the last part to the first: some queries see none at first. */

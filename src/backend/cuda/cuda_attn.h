@@ -389,6 +389,16 @@ static inline enum zb_status attn_launch(struct zb_stream *stream,
                          what);
 }
 
+/* Without addresses that kernels have no use for. */
+static inline struct zb_k_attention_fwd
+attn_params(const struct zb_k_attention_fwd *params)
+{
+    struct zb_k_attention_fwd p = *params;
+
+    p.philox.sample = p.dropout > 0 ? p.philox.sample : NULL;
+    return p;
+}
+
 /* attn_for_type<F>(dtype, ...): F<T>::run(...) for its type. */
 template <template <class> class F, class... A>
 static inline enum zb_status attn_for_type(enum zb_dtype dtype, A... args)

@@ -461,8 +461,8 @@ template <class T> struct bwd_run {
 enum zb_status zb_cuda_attention_bwd(struct zb_stream *stream,
                                      const void *params)
 {
-    const struct zb_k_attention_bwd *p =
-        (const struct zb_k_attention_bwd *)params;
+    struct zb_k_attention_bwd p = *(const struct zb_k_attention_bwd *)params;
 
-    return attn_for_type<bwd_run>(p->fwd.dtype, stream, p);
+    p.fwd = attn_params(&p.fwd);
+    return attn_for_type<bwd_run>(p.fwd.dtype, stream, &p);
 }

@@ -298,10 +298,10 @@ template <class T> struct fwd_run {
 enum zb_status zb_cuda_attention_fwd(struct zb_stream *stream,
                                      const void *params)
 {
-    const struct zb_k_attention_fwd *p =
-        (const struct zb_k_attention_fwd *)params;
+    const struct zb_k_attention_fwd p =
+        attn_params((const struct zb_k_attention_fwd *)params);
 
-    return attn_for_type<fwd_run>(p->dtype, stream, p);
+    return attn_for_type<fwd_run>(p.dtype, stream, &p);
 }
 
 /* ---- merge --------------------------------------------------------------- */

@@ -129,7 +129,7 @@ ZB_KERN_FN void ZB_AS(drop_piece)(const struct zb_k_dropout *p,
     struct zb_philox_key key =
         zb_philox_site_key(p->philox.seed, p->philox.step, p->philox.site);
     uint32_t limit = zb_drop_limit(p->p);
-    int64_t sample = p->philox.sample[piece->sample];
+    int64_t sample = p->p > 0 ? p->philox.sample[piece->sample] : 0;
 
     ZB_EACH_SCALAR(k, piece->n) {
         int64_t block = piece->block + k;

@@ -20,8 +20,8 @@
  *               (anyone may wait for an event)
  *   host:       host memory touched while a copy may use it, or the source of a
  *               copy changed before the copy was done
- *   undeclared: a kernel launched without saying what it touches, or given
- *               memory of which it does not say that it touches it
+ *   undeclared: a kernel launched without saying what it touches; or one that
+ *               touches other memory, which ends the process
  *   misuse:     an object that does not exist (any more), the legacy stream
  *
  * Each operation gets a vector clock when it is enqueued. Accesses are ordered
@@ -31,8 +31,8 @@
  * What host threads tell each other orders nothing, except for frees and for
  * host memory, where any host thread's wait counts.
  *
- * A host access to device memory, and a kernel's far outside of an allocation,
- * end the process with the reports and FAKE_CUDA_EXIT; so does the end of a
+ * A host access to device memory, and a kernel's outside of the allocations it
+ * said it touches, end the process with the reports and FAKE_CUDA_EXIT; so does the end of a
  * process with reports that nobody fetched.
  *
  * Any thread may call these, where nothing else is said.
