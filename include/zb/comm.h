@@ -6,7 +6,13 @@
  * A channel is one directed link of one chunk boundary. It owns a fixed pool of
  * message buffers that circulate: the sender acquires a free one, computes into
  * it, and sends it; the receiver takes it, reads it as long as it must, and
- * releases it. Nothing is copied: the buffer changes hands.
+ * releases it. There are two ways to hand one over:
+ *
+ * - in place: nothing is copied, the buffer changes hands. For devices that
+ *   share their memory.
+ * - copied: the sender computes into a buffer of its own, and sending copies it
+ *   into one of the receiver's, on a stream for that. For devices with memory
+ *   of their own: what the receiver reads, maybe several times, is near.
  *
  *     sender                              receiver
  *     zb_channel_acquire(c, stream, &b)
@@ -42,7 +48,9 @@ struct zb_msg {
     void *ptr;               /* device memory; NULL when messages are empty */
     int index;               /* place in the pool */
     struct zb_event *filled; /* the sender's: contents are complete */
-    struct zb_event *free;   /* the receiver's: contents are no longer read */
+    /* Contents are no longer read: the receiver's event; the sender's where it
+     * is the copy that reads. */
+    struct zb_event *free;
 };
 
 struct zb_channel_opts {
@@ -50,6 +58,13 @@ struct zb_channel_opts {
     const char *name; /* "stage 0 chunk 0 -> stage 1 chunk 0", borrowed */
     size_t bytes;     /* of one message */
     int n_buffers;    /* in the pool */
+    /* Copied: how many of them are the sender's, the first ones; the others are
+     * where copies arrive. 0: in place. */
+    int n_staged;
+    /* Copied: what messages consist of, borrowed; only what a microbatch's sizes
+     * make of it is copied. No parts: always all bytes. */
+    const struct zb_part *part;
+    int n_parts;
     int64_t latency_ns; /* simulated devices: how long a message is under way */
     /* 1: sizes are sent only when they changed (one integer otherwise).
      * 0: sizes are sent with every message. */
@@ -71,19 +86,25 @@ enum zb_status zb_channel_join_receiver(struct zb_channel *c,
                                         struct zb_device *dev) ZB_CHECKED;
 void zb_channel_give_memory(struct zb_channel *c, int first, int n, void *ptr,
                             size_t stride);
+/* The sender lets its copies end: by its thread, before the receiver's memory is
+ * freed. */
+void zb_channel_end_sender(struct zb_channel *c);
 /* Release a side's events: by its thread, before its device is closed. */
 void zb_channel_leave_sender(struct zb_channel *c);
 void zb_channel_leave_receiver(struct zb_channel *c);
 
 /* Sender: the next free buffer; later work of `stream` comes after its last
- * reader. Waits for the receiver when all are out. */
+ * reader. In place: waits for the receiver when all are out; copied: ZB_EINVAL
+ * when n_staged were acquired and not sent. */
 enum zb_status zb_channel_acquire(struct zb_channel *c,
                                   struct zb_stream *stream,
                                   struct zb_msg **msg_out) ZB_CHECKED;
 /* Sender: the work enqueued on `stream` so far completes the contents. */
 enum zb_status zb_channel_filled(struct zb_channel *c, struct zb_msg *msg,
                                  struct zb_stream *stream) ZB_CHECKED;
-/* Sender: hand over. `bind` are the sizes of the microbatch. */
+/* Sender: hand over, after zb_channel_filled(). `bind` are the sizes of the
+ * microbatch. Copied: waits for the receiver when all of its buffers are
+ * out. */
 enum zb_status zb_channel_send(struct zb_channel *c, struct zb_msg *msg, int mb,
                                const struct zb_bind *bind) ZB_CHECKED;
 

@@ -403,6 +403,12 @@ void zb_chunk_estimate(const struct zb_chunk *c, const struct zb_bind *bind,
  * runs the same program. */
 uint64_t zb_chunk_signature(const struct zb_chunk *c);
 
+/* What the message over the boundary before layer `at` consists of, in chunks
+ * for microbatches of at most `max`: tensors, or gradients coming back. Returns
+ * how many there are and writes the first n of them. */
+int zb_graph_message(const struct zb_graph *g, int at, int is_grad,
+                     const struct zb_bind *max, struct zb_part *part, int n);
+
 /* A tensor that crosses a boundary, for metadata and tests. */
 int zb_chunk_n_in(const struct zb_chunk *c);
 struct zb_data_info zb_chunk_in(const struct zb_chunk *c, int i);

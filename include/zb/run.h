@@ -51,6 +51,10 @@ enum zb_loss_average {
     ZB_LOSS_PER_MICROBATCH /* mean of the microbatches' means */
 };
 
+/* How messages go from stage to stage: as the backend prefers it, or copied into
+ * memory of the receiver even where it could read the sender's. */
+enum zb_p2p { ZB_P2P_AUTO, ZB_P2P_COPY };
+
 struct zb_session_opts {
     const char *backend; /* "auto" */
     int n_stages;        /* pipeline stages */
@@ -91,7 +95,8 @@ struct zb_session_opts {
     int is_mem_factor; /* 1: max_mem is a multiple of n_virtual * F memory */
     size_t device_mem; /* most bytes a device may need in all; 0: no limit */
     int has_metadata_cache;
-    int overlap_p2p; /* 1: one more message buffer per channel */
+    int overlap_p2p; /* 1: more message buffers: a sender may be a node ahead */
+    enum zb_p2p p2p;
     int threads_per_device;
     const int *gpus; /* cuda: [devices], the GPU of each; NULL: 0, 1, ... */
     uint64_t seed; /* start values and dropout */

@@ -92,6 +92,13 @@ int64_t zb_shape_cols(const struct zb_shape *s);
 /* "[4,16,32]", symbols as B and T; truncated to `n` bytes. */
 void zb_shape_print(const struct zb_shape *s, char *buf, size_t n);
 
+/* One tensor of a message: where it begins, and what it is once bound. */
+struct zb_part {
+    size_t offset;
+    enum zb_dtype dtype;
+    struct zb_shape shape;
+};
+
 /* A tensor in memory: a bound shape, where its first element is, and how many
  * elements lie between neighbours of each dimension. The last dimension is
  * always contiguous; a view into packed storage (q of a qkv row, one head) has

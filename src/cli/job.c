@@ -482,6 +482,7 @@ static enum zb_status set_session(struct zbrun_job *job)
     o->device_mem = (size_t)c->schedule.device_mem;
     o->has_metadata_cache = c->parallel.enable_metadata_cache;
     o->overlap_p2p = c->parallel.overlap_p2p;
+    o->p2p = c->parallel.p2p == ZB_CONF_P2P_COPY ? ZB_P2P_COPY : ZB_P2P_AUTO;
     o->threads_per_device = c->train.threads_per_device > 0
                                 ? c->train.threads_per_device
                                 : default_threads(job->n_devices);

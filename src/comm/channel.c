@@ -28,6 +28,11 @@ struct zb_channel {
     struct ring full;  /* sender to receiver */
     struct ring empty; /* receiver to sender */
 
+    /* Copied: sender only. */
+    struct zb_stream *copies;
+    int *staged; /* [n_staged], buffers of the sender: the first n are free */
+    int n_staged_free;
+
     /* Sizes of messages, one entry per version. A version's entry is reused
      * only n_slots versions later, when its message has long been received:
      * there are fewer messages under way than entries. */
@@ -92,14 +97,19 @@ enum zb_status zb_channel_new(const struct zb_channel_opts *opts,
     c->n_slots = (uint32_t)opts->n_buffers + 1;
     c->msg = zb_alloc_array((size_t)opts->n_buffers, sizeof(*c->msg));
     c->meta = zb_alloc_array(c->n_slots, sizeof(*c->meta));
-    if (c->msg == NULL || c->meta == NULL) {
+    c->staged = zb_alloc_array((size_t)opts->n_staged + 1, sizeof(*c->staged));
+    if (c->msg == NULL || c->meta == NULL || c->staged == NULL) {
         goto err;
     }
     ZB_TRY_GOTO(st, ring_init(&c->full, c->n_slots), err);
     ZB_TRY_GOTO(st, ring_init(&c->empty, c->n_slots), err);
     for (int i = 0; i < opts->n_buffers; i++) {
         c->msg[i].index = i;
-        ring_put(c, &c->empty, (struct entry){.msg = i});
+        if (i < opts->n_staged) {
+            c->staged[c->n_staged_free++] = i;
+        } else {
+            ring_put(c, &c->empty, (struct entry){.msg = i});
+        }
     }
     *c_out = c;
     return ZB_OK;
@@ -115,6 +125,7 @@ void zb_channel_free(struct zb_channel *c)
     }
     zb_free(c->empty.slot);
     zb_free(c->full.slot);
+    zb_free(c->staged);
     zb_free(c->meta);
     zb_free(c->msg);
     zb_free(c);
@@ -126,13 +137,18 @@ enum zb_status zb_channel_join_sender(struct zb_channel *c,
     for (int i = 0; i < c->opts.n_buffers; i++) {
         ZB_TRY(c->opts.ops->event_new(dev, &c->msg[i].filled));
     }
-    return ZB_OK;
+    for (int i = 0; i < c->opts.n_staged; i++) {
+        ZB_TRY(c->opts.ops->event_new(dev, &c->msg[i].free));
+    }
+    return c->opts.n_staged > 0
+               ? c->opts.ops->stream_new(dev, "send", &c->copies)
+               : ZB_OK;
 }
 
 enum zb_status zb_channel_join_receiver(struct zb_channel *c,
                                           struct zb_device *dev)
 {
-    for (int i = 0; i < c->opts.n_buffers; i++) {
+    for (int i = c->opts.n_staged; i < c->opts.n_buffers; i++) {
         ZB_TRY(c->opts.ops->event_new(dev, &c->msg[i].free));
     }
     return ZB_OK;
@@ -146,33 +162,63 @@ void zb_channel_give_memory(struct zb_channel *c, int first, int n, void *ptr,
     }
 }
 
+static void free_event(struct zb_channel *c, struct zb_event **event)
+{
+    if (*event != NULL) {
+        c->opts.ops->event_free(*event);
+        *event = NULL;
+    }
+}
+
+void zb_channel_end_sender(struct zb_channel *c)
+{
+    if (c->copies != NULL) {
+        c->opts.ops->stream_free(c->copies);
+        c->copies = NULL;
+    }
+}
+
 void zb_channel_leave_sender(struct zb_channel *c)
 {
+    zb_channel_end_sender(c);
     for (int i = 0; i < c->opts.n_buffers; i++) {
-        if (c->msg[i].filled != NULL) {
-            c->opts.ops->event_free(c->msg[i].filled);
-            c->msg[i].filled = NULL;
-        }
+        free_event(c, &c->msg[i].filled);
+    }
+    for (int i = 0; i < c->opts.n_staged; i++) {
+        free_event(c, &c->msg[i].free);
     }
 }
 
 void zb_channel_leave_receiver(struct zb_channel *c)
 {
-    for (int i = 0; i < c->opts.n_buffers; i++) {
-        if (c->msg[i].free != NULL) {
-            c->opts.ops->event_free(c->msg[i].free);
-            c->msg[i].free = NULL;
-        }
+    for (int i = c->opts.n_staged; i < c->opts.n_buffers; i++) {
+        free_event(c, &c->msg[i].free);
     }
+}
+
+/* ---- sender -------------------------------------------------------------- */
+
+static enum zb_status take_staged(struct zb_channel *c, int *msg_out)
+{
+    if (c->n_staged_free == 0) {
+        return zb_fail(ZB_EINVAL, "%s: all %d buffers of the sender are in use",
+                       c->opts.name, c->opts.n_staged);
+    }
+    *msg_out = c->staged[--c->n_staged_free];
+    return ZB_OK;
 }
 
 enum zb_status zb_channel_acquire(struct zb_channel *c,
                                   struct zb_stream *stream,
                                   struct zb_msg **msg_out)
 {
-    struct entry e;
+    struct entry e = {.msg = 0};
 
-    ZB_TRY(ring_take(c, &c->empty, &e));
+    if (c->opts.n_staged > 0) {
+        ZB_TRY(take_staged(c, &e.msg));
+    } else {
+        ZB_TRY(ring_take(c, &c->empty, &e));
+    }
     *msg_out = &c->msg[e.msg];
     return c->opts.ops->stream_wait(stream, c->msg[e.msg].free);
 }
@@ -181,9 +227,75 @@ enum zb_status zb_channel_filled(struct zb_channel *c, struct zb_msg *msg,
                                  struct zb_stream *stream)
 {
     ZB_TRY(c->opts.ops->event_record(msg->filled, stream));
-    if (c->opts.latency_ns > 0) {
+    if (c->opts.latency_ns > 0 && c->opts.n_staged == 0) {
         c->opts.ops->event_delay(msg->filled, c->opts.latency_ns);
     }
+    return ZB_OK;
+}
+
+static enum zb_status copy_bytes(struct zb_channel *c, const struct zb_msg *from,
+                                 const struct zb_msg *to, size_t offset,
+                                 size_t bytes)
+{
+    const char *x = (const char *)from->ptr + offset;
+    char *y = (char *)to->ptr + offset;
+    struct zb_k_copy k = {.rows = 1,
+                          .cols = (int64_t)bytes,
+                          .ldx = (int64_t)bytes,
+                          .ldy = (int64_t)bytes,
+                          .elem_bytes = 1,
+                          .x = x,
+                          .y = y};
+    struct zb_launch l = {
+        .kernel = ZB_K_copy,
+        .label = "copy of a message",
+        .params = &k,
+        .n_access = 2,
+        .access = {{x, bytes, ZB_READ}, {y, bytes, ZB_WRITE}},
+    };
+
+    return bytes == 0 ? ZB_OK : c->opts.ops->launch(c->copies, &l);
+}
+
+static enum zb_status copy_parts(struct zb_channel *c, const struct zb_msg *from,
+                                 const struct zb_msg *to,
+                                 const struct zb_bind *bind)
+{
+    if (c->opts.n_parts == 0) {
+        return copy_bytes(c, from, to, 0, c->opts.bytes);
+    }
+    for (int i = 0; i < c->opts.n_parts; i++) {
+        const struct zb_part *p = &c->opts.part[i];
+        struct zb_shape shape = zb_shape_bind(&p->shape, bind);
+
+        ZB_TRY(copy_bytes(c, from, to, p->offset,
+                          (size_t)zb_shape_elems(&shape) *
+                              zb_dtype_bytes(p->dtype)));
+    }
+    return ZB_OK;
+}
+
+/* Copy a message of the sender into a free one of the receiver. */
+static enum zb_status copy_over(struct zb_channel *c, struct zb_msg *from,
+                                const struct zb_bind *bind,
+                                struct zb_msg **to_out)
+{
+    const struct zb_backend_ops *ops = c->opts.ops;
+    struct zb_msg *to;
+    struct entry e;
+
+    ZB_TRY(ring_take(c, &c->empty, &e));
+    to = &c->msg[e.msg];
+    ZB_TRY(ops->stream_wait(c->copies, from->filled));
+    ZB_TRY(ops->stream_wait(c->copies, to->free));
+    ZB_TRY(copy_parts(c, from, to, bind));
+    ZB_TRY(ops->event_record(to->filled, c->copies));
+    if (c->opts.latency_ns > 0) {
+        ops->event_delay(to->filled, c->opts.latency_ns);
+    }
+    ZB_TRY(ops->event_record(from->free, c->copies));
+    c->staged[c->n_staged_free++] = from->index;
+    *to_out = to;
     return ZB_OK;
 }
 
@@ -203,6 +315,9 @@ enum zb_status zb_channel_send(struct zb_channel *c, struct zb_msg *msg, int mb,
     int is_known = c->opts.has_meta_cache && c->sent_version > 0 &&
                    bind_equal(bind, &c->sent);
 
+    if (c->opts.n_staged > 0) {
+        ZB_TRY(copy_over(c, msg, bind, &msg));
+    }
     if (!is_known) {
         c->sent_version++;
         c->sent = *bind;

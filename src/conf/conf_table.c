@@ -58,7 +58,7 @@ static const struct zb_conf_choice partition_choices[] = {
 static const struct zb_conf_choice p2p_choices[] = {
     {"auto", ZB_CONF_P2P_AUTO, NULL},
     {"nccl", ZB_CONF_P2P_NCCL, "messages by NCCL"},
-    {"copy", ZB_CONF_P2P_COPY, "messages by copy engines"},
+    {"copy", ZB_CONF_P2P_COPY, NULL},
     {NULL, 0, NULL},
 };
 
@@ -207,7 +207,8 @@ static const struct zb_conf_opt table[] = {
     {ROW(parallel, overlap_p2p, BOOL, "true"),
      .help = "Hand tensors over while the device goes on computing."},
     {ROW(parallel, p2p, ENUM, "auto"), .choices = p2p_choices,
-     .help = "What carries tensors between stages."},
+     .help = "What carries tensors between stages: copies into the receiver's "
+             "memory; auto: those on GPUs, where memory is shared none."},
     {ROW(parallel, overlap_communication, BOOL, "true"),
      .help = "Reduce gradients while the step goes on (data parallel)."},
     {ROW(parallel, overlap_allgather, BOOL, "true"),

@@ -114,8 +114,6 @@ struct zb_compile {
     struct zb_local *local; /* [n_tensors] */
 };
 
-#define ZB_MESSAGE_ALIGN 64
-
 /* Bytes of a tensor at the largest microbatch, rounded up to 64. */
 size_t zb_compile_bytes(struct zb_compile *cp, enum zb_dtype dtype,
                         const struct zb_shape *shape);

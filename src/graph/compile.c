@@ -29,8 +29,7 @@ size_t zb_compile_bytes(struct zb_compile *cp, enum zb_dtype dtype,
         }
         bytes *= (size_t)bound.dim[i];
     }
-    return (bytes + ZB_MESSAGE_ALIGN - 1) / ZB_MESSAGE_ALIGN *
-           ZB_MESSAGE_ALIGN;
+    return zb_message_bytes(bytes);
 }
 
 int zb_compile_is_mine(const struct zb_compile *cp, const struct zb_op *op)

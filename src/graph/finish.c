@@ -38,6 +38,29 @@ int zb_tensor_grad_crosses(const struct zb_graph *g, int t, int at)
            x->last_grad_use >= at;
 }
 
+int zb_graph_message(const struct zb_graph *g, int at, int is_grad,
+                     const struct zb_bind *max, struct zb_part *part, int n)
+{
+    int n_parts = 0;
+    size_t offset = 0;
+
+    for (size_t t = 0; t < g->n_tensors; t++) {
+        const struct zb_tensor *x = &g->tensors[t];
+
+        if (is_grad ? !zb_tensor_grad_crosses(g, (int)t, at)
+                    : !zb_tensor_crosses(g, (int)t, at)) {
+            continue;
+        }
+        if (n_parts < n) {
+            part[n_parts] = (struct zb_part){offset, x->dtype, x->shape};
+        }
+        n_parts++;
+        offset += zb_message_bytes((size_t)zb_bound_elems(&x->shape, max) *
+                                   zb_dtype_bytes(x->dtype));
+    }
+    return n_parts;
+}
+
 static void mark_needs(const struct zb_graph *g, struct marks *m)
 {
     for (size_t i = 0; i < g->n_params; i++) {

@@ -453,6 +453,11 @@ int64_t zb_bound_rows(const struct zb_shape *s, const struct zb_bind *bind);
 enum zb_status zb_graph_analyse(struct zb_graph *g);
 /* Whether input i of op gets a gradient from it. */
 int zb_op_sends_grad(const struct zb_graph *g, const struct zb_op *op, int i);
+/* Bytes of a tensor as a message has room for it: a multiple of 64. */
+static inline size_t zb_message_bytes(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
 /* Tensor t is made before layer `at` and needed from there on; its gradient
  * comes back over that boundary. */
 int zb_tensor_crosses(const struct zb_graph *g, int t, int at);

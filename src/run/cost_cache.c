@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 #include "run/cost_cache.h"
+#include "run/run_int.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -62,14 +63,15 @@ enum zb_status zb_cost_key(const struct zb_profile_request *r,
         " with onednn"
 #endif
         "; %s%s%s, %s, %d cores, %d devices of %d threads; %zu byte reals, %s, "
-        "optimizer state %zu, %lld rows of %lld; layers",
+        "optimizer state %zu, %lld rows of %lld%s; layers",
         what, PACKAGE_VERSION, backend, hardware[0] != '\0' ? " on " : "",
         hardware, zb_processor_name(cpu), n_cores(),
         r->o->n_stages, r->o->threads_per_device, sizeof(zb_real),
         zb_dtype_str(zb_graph_storage(r->g)),
         zb_optim_state_reals(&r->o->optim),
         (long long)r->max.value[ZB_SYM_BATCH],
-        (long long)r->max.value[ZB_SYM_SEQ]);
+        (long long)r->max.value[ZB_SYM_SEQ],
+        zb_copies_messages(r->o) ? ", messages copied" : "");
     if (key == NULL) {
         return ZB_ENOMEM;
     }

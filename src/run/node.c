@@ -162,8 +162,12 @@ static enum zb_status send(struct zb_worker *w, int chunk, int mb,
     struct zb_channel *c = channel_out(w, chunk, pass);
     struct zb_inflight *fl = inflight(w, chunk, mb);
     struct zb_msg **msg = pass == ZB_PASS_F ? &fl->out : &fl->dout;
+    enum zb_status st;
 
-    ZB_TRY(zb_channel_send(c, *msg, mb, &fl->bind));
+    zb_wait_begin(w, zb_channel_name(c));
+    st = zb_channel_send(c, *msg, mb, &fl->bind);
+    zb_wait_end(w);
+    ZB_TRY(st);
     *msg = NULL;
     return ZB_OK;
 }

@@ -45,6 +45,11 @@ static void leave_seat(struct zb_seat *s)
     struct zb_profile *p = s->p;
     enum zb_status st;
 
+    for (int c = 0; c < 2 * (p->n_seats - 1); c++) {
+        if (p->chan[c] != NULL && c / 2 + c % 2 == s->index) {
+            zb_channel_end_sender(p->chan[c]);
+        }
+    }
     if (s->stream != NULL) {
         s->ops->stream_free(s->stream);
     }

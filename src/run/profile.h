@@ -41,6 +41,7 @@ struct zb_profile {
     /* Between seats i and i + 1: 2i there, 2i + 1 back. Made by the job that
      * needs them, before a meeting. */
     size_t message_bytes;
+    int is_copied; /* into the receiver's memory */
     struct zb_channel **chan; /* [2 * (n_seats - 1)] */
 };
 

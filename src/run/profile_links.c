@@ -165,7 +165,8 @@ static enum zb_status make_channel(struct zb_seat *s, int c)
         .ops = s->ops,
         .name = "profile message",
         .bytes = p->message_bytes,
-        .n_buffers = 1,
+        .n_buffers = p->is_copied ? 2 : 1,
+        .n_staged = p->is_copied ? 1 : 0,
         .has_meta_cache = 1,
     };
 
@@ -173,12 +174,14 @@ static enum zb_status make_channel(struct zb_seat *s, int c)
 }
 
 /* The lower seat of each pair makes both channels; each gives the buffer of the
- * one it sends on. */
+ * one it sends on, and where messages are copied that of the other, too. */
 static enum zb_status join(struct zb_seat *s, int c, int is_sender, void *ptr)
 {
     struct zb_channel *chan = s->p->chan[c];
 
     if (!is_sender) {
+        zb_channel_give_memory(chan, 1, s->p->is_copied, ptr,
+                               s->p->message_bytes);
         return zb_channel_join_receiver(chan, s->dev);
     }
     ZB_TRY(zb_channel_join_sender(chan, s->dev));
@@ -240,11 +243,11 @@ static enum zb_status make_links(struct zb_seat *s, char *memory)
     ZB_TRY(zb_seat_meet(s));
     if (up) {
         ZB_TRY(join(s, 2 * s->index, 1, memory + 2 * bytes));
-        ZB_TRY(join(s, 2 * s->index + 1, 0, NULL));
+        ZB_TRY(join(s, 2 * s->index + 1, 0, memory + 4 * bytes));
     }
     if (down) {
         ZB_TRY(join(s, 2 * s->index - 1, 1, memory + 3 * bytes));
-        ZB_TRY(join(s, 2 * s->index - 2, 0, NULL));
+        ZB_TRY(join(s, 2 * s->index - 2, 0, memory + 5 * bytes));
     }
     return ZB_OK;
 }
@@ -256,10 +259,11 @@ enum zb_status zb_profile_messages(struct zb_seat *s, double result[2])
     void *memory;
 
     if (s->index == 0) {
+        s->p->is_copied = zb_copies_messages(s->p->r->o);
         s->p->message_bytes = zb_profile_message_bytes(s->p->r);
     }
     ZB_TRY(zb_seat_meet(s));
-    bytes = 4 * zb_round_up(s->p->message_bytes);
+    bytes = 6 * zb_round_up(s->p->message_bytes);
     ZB_TRY(s->ops->mem_alloc(s->dev, bytes > 0 ? bytes : ZB_ALIGN, "profile",
                              &memory));
     s->scratch = memory;

@@ -182,7 +182,10 @@ struct zb_run_plan {
     double share;             /* of the effort for a cut */
     struct zb_layout *layout; /* [n_stages] */
     char **chan_name;         /* [n_channels] */
+    int is_copied; /* messages are copied into the receiver's memory */
     int *n_send_bufs, *n_recv_bufs; /* [n_channels] given by each side */
+    struct zb_part **part; /* [n_channels][n_parts]: what messages consist of */
+    int *n_parts;
     int *use_param;           /* [n_uses] parameter of a use */
     int *owner;               /* [n_params] stage of the first use, or -1 */
     int *name_order;          /* [n_params] parameter numbers sorted by name */
@@ -190,6 +193,9 @@ struct zb_run_plan {
     struct zb_run_row *row; /* [n_rows] pp_style = auto: what was compared */
     int n_rows;
 };
+
+/* Whether a run with these options copies messages into the receiver's memory. */
+int zb_copies_messages(const struct zb_session_opts *o);
 
 /* Touches no device. */
 enum zb_status zb_run_plan_new(const struct zb_model *model,

@@ -130,19 +130,23 @@ static int max_int(int a, int b)
 
 /* Sender and receiver each give as many buffers as they may hold at once: then
  * the sender never waits where a rendezvous would not. One more lets it run a
- * node ahead of a late receiver (not at the turn, where nobody is late). */
+ * node ahead of a late receiver (not at the turn, where nobody is late); where
+ * messages are copied, one more at each end: to compute while the last is
+ * copied, and to copy to. */
 static void count_buffers(struct zb_run_plan *p)
 {
     for (int ch = 0; ch < zb_n_channels(p); ch++) {
         int is_turn = zb_stage_of(p, zb_channel_from(ch)) ==
                       zb_stage_of(p, zb_channel_to(ch));
+        int is_ahead = p->o.overlap_p2p && !is_turn;
 
         p->n_send_bufs[ch] = max_int(zb_count_held_by_sender(p, p->sched, ch),
                                 zb_count_held_by_sender(p, p->eval, ch));
-        p->n_send_bufs[ch] += p->o.overlap_p2p && !is_turn ? 1 : 0;
+        p->n_send_bufs[ch] += is_ahead;
         p->n_recv_bufs[ch] =
             max_int(zb_count_held_by_receiver(p, p->sched, ch),
                     zb_count_held_by_receiver(p, p->eval, ch));
+        p->n_recv_bufs[ch] += p->is_copied ? is_ahead : 0;
     }
 }
 

@@ -93,6 +93,22 @@ static enum zb_status name_things(struct zb_run_plan *p)
     return ZB_OK;
 }
 
+static enum zb_status list_parts(struct zb_run_plan *p)
+{
+    for (int ch = 0; ch < zb_n_channels(p); ch++) {
+        int at = p->first_layer[ch / 2 + 1], is_grad = ch % 2;
+        int n = zb_graph_message(p->g, at, is_grad, &p->max, NULL, 0);
+
+        p->part[ch] = zb_alloc_array((size_t)n + 1, sizeof(**p->part));
+        if (p->part[ch] == NULL) {
+            return ZB_ENOMEM;
+        }
+        p->n_parts[ch] = zb_graph_message(p->g, at, is_grad, &p->max,
+                                          p->part[ch], n);
+    }
+    return ZB_OK;
+}
+
 static void find_uses(struct zb_run_plan *p)
 {
     for (int i = 0; i < p->n_params; i++) {
@@ -189,6 +205,8 @@ static enum zb_status alloc_arrays(struct zb_run_plan *p)
     p->info = zb_alloc_array(nv, sizeof(*p->info));
     p->layout = zb_alloc_array((size_t)p->n_stages, sizeof(*p->layout));
     p->chan_name = zb_alloc_array(n_chan, sizeof(*p->chan_name));
+    p->part = zb_alloc_array(n_chan, sizeof(*p->part));
+    p->n_parts = zb_alloc_array(n_chan, sizeof(int));
     p->n_send_bufs = zb_alloc_array(n_chan, sizeof(int));
     p->n_recv_bufs = zb_alloc_array(n_chan, sizeof(int));
     p->use_param = zb_alloc_array((size_t)p->n_uses, sizeof(int));
@@ -196,8 +214,8 @@ static enum zb_status alloc_arrays(struct zb_run_plan *p)
     p->name_order = zb_alloc_array((size_t)p->n_params, sizeof(int));
     if (p->first_layer == NULL || p->chunk == NULL || p->info == NULL ||
         p->layout == NULL || p->chan_name == NULL || p->n_send_bufs == NULL ||
-        p->n_recv_bufs == NULL || p->use_param == NULL || p->owner == NULL ||
-        p->name_order == NULL) {
+        p->n_recv_bufs == NULL || p->part == NULL || p->n_parts == NULL ||
+        p->use_param == NULL || p->owner == NULL || p->name_order == NULL) {
         return ZB_ENOMEM;
     }
     for (int i = 0; i < p->n_params; i++) {
@@ -224,6 +242,7 @@ static enum zb_status fill(struct zb_run_plan *p)
     find_uses(p);
     ZB_TRY(zb_run_choose_cut(p));
     ZB_TRY(name_things(p));
+    ZB_TRY(list_parts(p));
     find_owners(p);
     sort_names(p);
     return zb_run_device_bytes(p, &most);
@@ -236,6 +255,16 @@ static struct zb_bind largest_micro(const struct zb_graph *g,
 
     return zb_parallel_bind(zb_graph_parallel(g), (o->max_rows + n - 1) / n,
                             o->max_seq);
+}
+
+int zb_copies_messages(const struct zb_session_opts *o)
+{
+    const struct zb_backend_ops *ops;
+
+    /* A backend that is not there is refused where it is opened. */
+    return o->p2p == ZB_P2P_COPY ||
+           (zb_backend_find(o->backend, &ops) == ZB_OK &&
+            ops->has_host_memory);
 }
 
 static enum zb_status plan_new(const struct zb_model *model,
@@ -298,6 +327,7 @@ enum zb_status zb_run_plan_make(const struct zb_model *model,
     p->n_shards = p->n_dp * p->n_sp;
     p->n_columns = p->n_shards * p->n_tp;
     p->n_devices = p->n_stages * p->n_columns;
+    p->is_copied = zb_copies_messages(o);
     p->max = largest_micro(p->g, o);
     p->share = share;
     p->costs = *costs;
@@ -332,6 +362,11 @@ void zb_run_plan_free(struct zb_run_plan *p)
     for (int c = 0; p->chan_name != NULL && c < zb_n_channels(p); c++) {
         zb_free(p->chan_name[c]);
     }
+    for (int c = 0; p->part != NULL && c < zb_n_channels(p); c++) {
+        zb_free(p->part[c]);
+    }
+    zb_free(p->part);
+    zb_free(p->n_parts);
     zb_schedule_free(p->eval);
     zb_schedule_free(p->sched);
     zb_plan_input_release(&p->in);

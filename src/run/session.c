@@ -119,13 +119,16 @@ enum zb_status zb_session_each(struct zb_session *s,
 
 /* ---- starting and stopping ----------------------------------------------- */
 
+static int is_turn(const struct zb_run_plan *p, int ch)
+{
+    return zb_stage_of(p, zb_channel_from(ch)) ==
+           zb_stage_of(p, zb_channel_to(ch));
+}
+
 /* What the plan allows a message; at the turn of the V nothing moves. */
 static int64_t latency_ns(const struct zb_run_plan *p, int ch)
 {
-    return zb_stage_of(p, zb_channel_from(ch)) ==
-                   zb_stage_of(p, zb_channel_to(ch))
-               ? 0
-               : llround(p->in.c_cost * p->o.sim_ns_per_cost);
+    return is_turn(p, ch) ? 0 : llround(p->in.c_cost * p->o.sim_ns_per_cost);
 }
 
 static enum zb_status make_channels(struct zb_session *s)
@@ -145,6 +148,11 @@ static enum zb_status make_channels(struct zb_session *s)
             .name = p->chan_name[ch],
             .bytes = zb_channel_bytes(p, (int)ch),
             .n_buffers = p->n_send_bufs[ch] + p->n_recv_bufs[ch],
+            .n_staged = is_turn(p, (int)ch) || !p->is_copied
+                            ? 0
+                            : p->n_send_bufs[ch],
+            .part = p->part[ch],
+            .n_parts = p->n_parts[ch],
             .latency_ns = latency_ns(p, (int)ch),
             .has_meta_cache = p->o.has_metadata_cache,
         };

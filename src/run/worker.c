@@ -214,6 +214,17 @@ static void leave_channels(struct zb_worker *w)
     }
 }
 
+static void end_copies(struct zb_worker *w)
+{
+    const struct zb_run_plan *p = w->s->plan;
+
+    for (int ch = 0; ch < zb_n_channels(p); ch++) {
+        if (zb_stage_of(p, zb_channel_from(ch)) == w->stage) {
+            zb_channel_end_sender(w->chan[ch]);
+        }
+    }
+}
+
 /* Nobody frees what another's stream may still touch: first all streams end,
  * then memory and events go, then devices close. Every worker comes here, after
  * success or failure, so these meetings need no way out. */
@@ -255,6 +266,7 @@ static void leave(struct zb_worker *w)
     struct zb_event *events[] = {w->from_side, w->to_side, w->opt_done,
                                  w->sums_done, w->grads_done};
 
+    end_copies(w);
     if (w->side != NULL) {
         w->ops->stream_free(w->side);
     }

@@ -178,6 +178,7 @@ struct zb_session_opts ru_opts(int n_stages, int n_micro, int64_t max_rows)
     o.seed = 7;
     o.watchdog_s = 60;
     o.gpus = gpus();
+    o.p2p = getenv("ZB_TEST_P2P") != NULL ? ZB_P2P_COPY : ZB_P2P_AUTO;
     o.check_seed = seed != NULL ? strtoull(seed, NULL, 10) : 0;
     o.check_delay_us = 20;
     return o;

@@ -23,15 +23,12 @@ struct rig {
     char *mem;
 };
 
-static void rig_open(struct rig *r, int n_buffers, size_t bytes, int has_cache)
+static void rig_open_with(struct rig *r, struct zb_channel_opts o)
 {
     struct zb_backend_opts bo = {.n_devices = N_DEVICES,
                                  .threads_per_device = 1};
-    struct zb_channel_opts o = {.name = "here to there",
-                                .bytes = bytes,
-                                .n_buffers = n_buffers,
-                                .has_meta_cache = has_cache};
 
+    o.name = "here to there";
     ZBT_OK(zb_backend_open("cpu", &bo, &r->be));
     for (int i = 0; i < N_DEVICES; i++) {
         ZBT_OK(r->be->ops->device_open(r->be, i, &r->dev[i]));
@@ -42,9 +39,17 @@ static void rig_open(struct rig *r, int n_buffers, size_t bytes, int has_cache)
     ZBT_OK(zb_channel_new(&o, &r->ab, &r->c));
     ZBT_OK(zb_channel_join_sender(r->c, r->dev[0]));
     ZBT_OK(zb_channel_join_receiver(r->c, r->dev[1]));
-    r->mem = zb_alloc((size_t)n_buffers * bytes + 1);
+    r->mem = zb_alloc((size_t)o.n_buffers * o.bytes + 1);
     CU_ASSERT_PTR_NOT_NULL_FATAL(r->mem);
-    zb_channel_give_memory(r->c, 0, n_buffers, r->mem, bytes);
+    zb_channel_give_memory(r->c, 0, o.n_buffers, r->mem, o.bytes);
+}
+
+/* Messages in place. */
+static void rig_open(struct rig *r, int n_buffers, size_t bytes, int has_cache)
+{
+    rig_open_with(r, (struct zb_channel_opts){.bytes = bytes,
+                                              .n_buffers = n_buffers,
+                                              .has_meta_cache = has_cache});
 }
 
 static void rig_close(struct rig *r)
@@ -148,6 +153,74 @@ static void message_of_another_microbatch_is_an_error(void)
     rig_close(&r);
 }
 
+/* ---- copies -------------------------------------------------------------- */
+
+static void copied_message_arrives_in_memory_of_the_receiver(void)
+{
+    struct zb_msg *sent, *got;
+    struct zb_bind bind;
+    struct rig r;
+
+    rig_open_with(&r, (struct zb_channel_opts){
+                          .bytes = 64, .n_buffers = 3, .n_staged = 1});
+    for (int mb = 0; mb < 5; mb++) {
+        ZBT_OK(zb_channel_acquire(r.c, r.stream[0], &sent));
+        CU_ASSERT_PTR_EQUAL(sent->ptr, r.mem);
+        memset(sent->ptr, mb + 1, 64);
+        ZBT_OK(zb_channel_filled(r.c, sent, r.stream[0]));
+        ZBT_OK(zb_channel_send(r.c, sent, mb, &(struct zb_bind){{1, 1}}));
+        got = take(&r, mb, &bind);
+        CU_ASSERT((char *)got->ptr >= r.mem + 64);
+        CU_ASSERT_EQUAL(((char *)got->ptr)[0], mb + 1);
+        CU_ASSERT_EQUAL(((char *)got->ptr)[63], mb + 1);
+        ZBT_OK(zb_channel_release(r.c, got, r.stream[1]));
+    }
+    rig_close(&r);
+}
+
+static void copy_takes_the_parts_at_the_sizes_of_the_microbatch(void)
+{
+    const struct zb_part part[] = {
+        {0, ZB_DTYPE_I32, zb_shape_make(1, (int64_t[]){ZB_DIM(ZB_SYM_SEQ)})},
+        {64, ZB_DTYPE_BF16, zb_shape_make(1, (int64_t[]){ZB_DIM(ZB_SYM_SEQ)})},
+    };
+    struct zb_bind bind = bind_of(1, 5);
+    struct zb_msg *sent, *got;
+    struct rig r;
+
+    rig_open_with(&r, (struct zb_channel_opts){.bytes = 128,
+                                               .n_buffers = 2,
+                                               .n_staged = 1,
+                                               .part = part,
+                                               .n_parts = 2});
+    ZBT_OK(zb_channel_acquire(r.c, r.stream[0], &sent));
+    memset(r.mem, 1, 128);
+    memset(r.mem + 128, 2, 128);
+    ZBT_OK(zb_channel_filled(r.c, sent, r.stream[0]));
+    ZBT_OK(zb_channel_send(r.c, sent, 0, &bind));
+    got = take(&r, 0, &bind);
+    for (int i = 0; i < 128; i++) {
+        int is_copied = i < 5 * 4 || (i >= 64 && i < 64 + 5 * 2);
+
+        CU_ASSERT_EQUAL(((char *)got->ptr)[i], is_copied ? 1 : 2);
+    }
+    rig_close(&r);
+}
+
+static void copied_message_more_than_staged_is_an_error(void)
+{
+    struct zb_msg *m;
+    struct rig r;
+
+    rig_open_with(&r, (struct zb_channel_opts){
+                          .bytes = 8, .n_buffers = 3, .n_staged = 2});
+    ZBT_OK(zb_channel_acquire(r.c, r.stream[0], &m));
+    ZBT_OK(zb_channel_acquire(r.c, r.stream[0], &m));
+    CU_ASSERT_EQUAL(zb_channel_acquire(r.c, r.stream[0], &m), ZB_EINVAL);
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "all 2 buffers"));
+    rig_close(&r);
+}
+
 /* ---- sizes --------------------------------------------------------------- */
 
 /* A random sequence of sizes with up to n_buffers messages under way: what is
@@ -242,14 +315,19 @@ static void receive_many(void *arg)
 
 static void many_messages_between_two_threads_arrive(void)
 {
-    static const int pool[] = {1, 3};
+    static const struct zb_channel_opts pool[] = {
+        {.bytes = 64, .n_buffers = 1, .has_meta_cache = 1},
+        {.bytes = 64, .n_buffers = 3, .has_meta_cache = 1},
+        {.bytes = 64, .n_buffers = 2, .n_staged = 1, .has_meta_cache = 1},
+        {.bytes = 64, .n_buffers = 4, .n_staged = 2, .has_meta_cache = 1},
+    };
 
     for (size_t k = 0; k < ZB_COUNT_OF(pool); k++) {
         struct rig r;
         struct side tx = {.r = &r, .n = 100000}, rx = tx;
         struct zb_thread t[2];
 
-        rig_open(&r, pool[k], 64, 1);
+        rig_open_with(&r, pool[k]);
         ZBT_OK(zb_thread_start(&t[0], "sender", send_many, &tx));
         ZBT_OK(zb_thread_start(&t[1], "receiver", receive_many, &rx));
         zb_thread_join(&t[0]);
@@ -267,14 +345,15 @@ static void abort_wakes_whoever_waits(void)
 {
     static void (*const wait[2])(void *) = {send_many, receive_many};
 
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
         struct rig r;
         struct side a = {.r = &r, .n = 10};
         struct zb_thread t;
         int64_t begin;
 
-        rig_open(&r, 2, 8, 1);
-        ZBT_OK(zb_thread_start(&t, "waits", wait[i], &a));
+        rig_open_with(&r, (struct zb_channel_opts){
+                              .bytes = 8, .n_buffers = 2, .n_staged = i / 2});
+        ZBT_OK(zb_thread_start(&t, "waits", wait[i % 2], &a));
         zb_sleep_ns(20000000);
         begin = zb_now_ns();
         zb_abort_raise(&r.ab, ZB_EDEVICE, "the other one failed");
@@ -287,7 +366,8 @@ static void abort_wakes_whoever_waits(void)
 
 static void failing_kth_allocation_leaves_nothing(void)
 {
-    struct zb_channel_opts o = {.name = "c", .bytes = 8, .n_buffers = 2};
+    struct zb_channel_opts o = {
+        .name = "c", .bytes = 8, .n_buffers = 2, .n_staged = 1};
     struct zb_abort ab;
     int64_t live = zb_mem_live();
 
@@ -318,6 +398,9 @@ int main(void)
         ZBT_CASE(buffers_circulate_in_order),
         ZBT_CASE(message_without_bytes_has_no_memory),
         ZBT_CASE(message_of_another_microbatch_is_an_error),
+        ZBT_CASE(copied_message_arrives_in_memory_of_the_receiver),
+        ZBT_CASE(copy_takes_the_parts_at_the_sizes_of_the_microbatch),
+        ZBT_CASE(copied_message_more_than_staged_is_an_error),
         ZBT_CASE(sizes_are_those_of_the_message),
         ZBT_CASE(many_messages_between_two_threads_arrive),
         ZBT_CASE(abort_wakes_whoever_waits),

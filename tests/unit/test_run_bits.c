@@ -2,7 +2,8 @@
  *
  * The same bits on every layout: for each number of microbatches, loss, norm,
  * every gradient and the parameters after two updates are equal for every
- * number of stages, schedule, metadata setting and way to recompute. */
+ * number of stages, schedule, metadata setting, way to pass messages on and way
+ * to recompute. */
 #include "config.h"
 
 #include <stdio.h>
@@ -59,6 +60,8 @@ static void all_layouts(struct zb_model *m)
             o.planner = planner[i / ZB_COUNT_OF(stages)].name;
             o.n_chunk = planner[i / ZB_COUNT_OF(stages)].n_chunk;
             o.has_metadata_cache = (i + k) % 2;
+            o.overlap_p2p = i % 5 != 0;
+            o.p2p = i / 2 % 2 ? ZB_P2P_COPY : ZB_P2P_AUTO;
             o.cut = i % 2 ? ZB_CUT_AUTO : ZB_CUT_UNIFORM;
             o.recompute = (enum zb_recompute)((i + k) % 3);
             compare(m, &b, &want, &o);
