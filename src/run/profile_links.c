@@ -232,6 +232,10 @@ static enum zb_status play(struct zb_seat *s, char *memory, double result[2])
     return zb_seat_meet(s);
 }
 
+/* The buffers of a seat, each for one message: two of its own, then one for its
+ * end of each channel. */
+enum { TO_UP = 2, TO_DOWN, FROM_UP, FROM_DOWN, N_BUFFERS };
+
 static enum zb_status make_links(struct zb_seat *s, char *memory)
 {
     int up = s->index + 1 < s->p->n_seats, down = s->index > 0;
@@ -242,12 +246,12 @@ static enum zb_status make_links(struct zb_seat *s, char *memory)
     }
     ZB_TRY(zb_seat_meet(s));
     if (up) {
-        ZB_TRY(join(s, 2 * s->index, 1, memory + 2 * bytes));
-        ZB_TRY(join(s, 2 * s->index + 1, 0, memory + 4 * bytes));
+        ZB_TRY(join(s, 2 * s->index, 1, memory + TO_UP * bytes));
+        ZB_TRY(join(s, 2 * s->index + 1, 0, memory + FROM_UP * bytes));
     }
     if (down) {
-        ZB_TRY(join(s, 2 * s->index - 1, 1, memory + 3 * bytes));
-        ZB_TRY(join(s, 2 * s->index - 2, 0, memory + 5 * bytes));
+        ZB_TRY(join(s, 2 * s->index - 1, 1, memory + TO_DOWN * bytes));
+        ZB_TRY(join(s, 2 * s->index - 2, 0, memory + FROM_DOWN * bytes));
     }
     return ZB_OK;
 }
@@ -263,13 +267,15 @@ enum zb_status zb_profile_messages(struct zb_seat *s, double result[2])
         s->p->message_bytes = zb_profile_message_bytes(s->p->r);
     }
     ZB_TRY(zb_seat_meet(s));
-    bytes = 6 * zb_round_up(s->p->message_bytes);
-    ZB_TRY(s->ops->mem_alloc(s->dev, bytes > 0 ? bytes : ZB_ALIGN, "profile",
-                             &memory));
+    bytes = zb_round_up(s->p->message_bytes);
+    ZB_TRY(s->ops->mem_alloc(s->dev, bytes > 0 ? N_BUFFERS * bytes : ZB_ALIGN,
+                             "profile", &memory));
     s->scratch = memory;
     if (bytes > 0) {
+        /* Not those received into: neighbours write them when they like. */
         ZB_TRY(zb_fill(s->ops, s->stream, ZB_DTYPE_REAL, memory,
-                       (int64_t)(bytes / sizeof(zb_real)), 0, "profile"));
+                       (int64_t)(FROM_UP * bytes / sizeof(zb_real)), 0,
+                       "profile"));
     }
     ZB_TRY(make_links(s, memory));
     return play(s, memory, result);
