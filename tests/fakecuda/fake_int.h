@@ -4,7 +4,7 @@
  * calls, reports, faults), fake_shadow.cc (clocks and who touched what),
  * fake_mem.cc (memory, host accesses to it), fake_stream.cc (streams and
  * events), fake_work.cc (copies and kernels), fake_device.cc (GPUs), fake_lt.cc
- * (cuBLASLt).
+ * (cuBLASLt), fake_transfer.cc (messages) and fake_nccl.cc (communicators).
  *
  * One mutex guards all of it; calls hold it for their bookkeeping, never while
  * they wait. The thread of a stream has the mutex of its queue only.
@@ -192,6 +192,8 @@ struct CUstream_st {
     std::thread thread;
 };
 
+struct ncclComm;
+
 struct CUevent_st {
     int gpu = 0;
     uint64_t owner = 0;
@@ -201,6 +203,8 @@ struct CUevent_st {
 
 namespace fake
 {
+
+struct clique;
 
 /* The stream, when the call may use it: the calling thread's, of the current
  * GPU. Else a report and NULL. */
@@ -228,12 +232,69 @@ char *bytes_at(work &w, uintptr_t addr);
  * way, as one range or as neighbours. */
 bool is_declared(const CUstream_st *s, uintptr_t lo, uintptr_t hi, int mode);
 
+/* ---- messages (fake_transfer.cc) ----------------------------------------- */
+
+enum { SENDS = 0, TAKES = 1 };
+
+/* A send and its receive. */
+class transfer
+{
+  public:
+    /* By the stream's thread: this side's turn has come; NULL: nothing may be
+     * touched. Then wait for the other's, and for the bytes. */
+    void come(int side, char *at);
+    void wait(int side);
+    /* That side waits no more. */
+    void give_up(int side);
+    bool has_arrived();
+
+    /* The rest under the mutex of all: what is there of each side. */
+    bool is_posted[2] = {}, is_first[2] = {}, is_dropped[2] = {};
+    bool has_met = false, is_over = false;
+    int gpu[2] = {-1, -1};
+    size_t size[2] = {};
+    touch who[2];
+    clock_of sent; /* what the send comes after, and itself */
+    CUstream_st *taker = nullptr;
+
+  private:
+    std::mutex mu;
+    std::condition_variable cv;
+    bool has_come[2] = {}, has_given_up[2] = {}, is_done = false;
+    char *bytes[2] = {};
+};
+
+/* What one side of a communicator asked for; `sent` is read, or written. */
+struct message {
+    std::shared_ptr<transfer> with;
+    int side = SENDS;
+    CUstream_st *stream = nullptr;
+    uintptr_t at = 0;
+};
+
+/* Launch messages that a group asked for, in the order of the GPU. */
+void launch_messages(const std::vector<message> &all);
+/* A message is not under way any more: its communicator was aborted. */
+void drop_message(const std::shared_ptr<transfer> &t, int side);
+/* The call stops GPUs: report messages that may be under way. */
+void must_be_quiet(const char *call);
+/* Communicators and messages of a state that ends (fake_nccl.cc). */
+void give_up_messages();
+void forget_communicators();
+
 /* ---- settings, calls, reports (fake_state.cc) ---------------------------- */
+
+/* Messages that one GPU launched together. */
+struct unit {
+    std::vector<message> parts;
+};
 
 struct gpu {
     size_t used = 0;
     int n_streams = 0;
     bool is_apart[64] = {}, has_access[64] = {};
+    bool is_mute = false;      /* its messages do not arrive */
+    std::deque<unit> launched; /* if all were done one after the other: left */
 };
 
 /* A host thread. */
@@ -264,6 +325,10 @@ struct state {
     /* Objects, destroyed ones too. */
     std::unordered_map<CUstream_st *, std::unique_ptr<CUstream_st>> streams;
     std::unordered_map<CUevent_st *, std::unique_ptr<CUevent_st>> events;
+    std::unordered_map<ncclComm *, std::shared_ptr<ncclComm>> comms;
+    std::map<uint64_t, std::shared_ptr<clique>> cliques; /* by their id */
+    uint64_t n_cliques = 0;
+    std::vector<std::shared_ptr<transfer>> under_way; /* maybe */
     std::vector<uint64_t> slot_ticks;
     std::vector<int> free_slots;
     uint64_t n_live = 0;

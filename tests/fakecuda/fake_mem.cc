@@ -347,6 +347,7 @@ cudaError_t cudaMalloc(void **ptr, size_t size)
 {
     call c("cudaMalloc");
 
+    must_be_quiet(c.name);
     if (c.fault != cudaSuccess || the().gpus.empty()) {
         return c.end(cudaErrorNoDevice);
     }
@@ -361,7 +362,11 @@ cudaError_t cudaFree(void *ptr)
 {
     call c("cudaFree");
 
-    return c.end(ptr != nullptr ? give_back(ptr) : cudaSuccess);
+    if (ptr == nullptr) {
+        return c.end(cudaSuccess);
+    }
+    must_be_quiet(c.name);
+    return c.end(give_back(ptr));
 }
 
 cudaError_t cudaMemGetInfo(size_t *n_free, size_t *total)
@@ -403,6 +408,7 @@ cudaError_t cudaHostAlloc(void **ptr, size_t size, unsigned flags)
     void *at;
 
     (void)flags;
+    must_be_quiet(c.name);
     if (c.fault != cudaSuccess || the().gpus.empty()) {
         return c.end(cudaErrorNoDevice);
     }
@@ -442,6 +448,7 @@ cudaError_t cudaFreeHost(void *ptr)
     if (ptr == nullptr) {
         return c.end(cudaSuccess);
     }
+    must_be_quiet(c.name);
     if (it == s.host_memory.end()) {
         report("misuse: cudaFreeHost of %p, which is not from cudaHostAlloc",
                ptr);

@@ -164,6 +164,7 @@ static void forget(state &s)
     s.host_seen = shadow();
     s.n_host_kept = 0;
     s.waited_for.clear();
+    forget_communicators();
     s.streams.clear();
     s.events.clear();
     s.slot_ticks.clear();
@@ -183,6 +184,7 @@ void fake_cuda_reset(int n_gpus, uint64_t seed, int max_delay_us)
     state &s = the();
     std::unique_lock<std::mutex> lock(s.mu);
 
+    give_up_messages();
     destroy_all_streams(lock);
     for (const auto &entry : s.allocations) {
         if (entry.second.is_live) {
@@ -253,6 +255,14 @@ int fake_cuda_has_failed(void)
     std::unique_lock<std::mutex> lock(the().mu);
 
     return the().has_failed;
+}
+
+void fake_cuda_mute(int gpu)
+{
+    state &s = the();
+    std::unique_lock<std::mutex> lock(s.mu);
+
+    s.gpus[(size_t)gpu].is_mute = true;
 }
 
 void fake_cuda_part(int gpu, int other)

@@ -338,6 +338,7 @@ cudaError_t cudaDeviceSynchronize(void)
     if (c.fault != cudaSuccess) {
         return c.end(cudaSuccess);
     }
+    must_be_quiet(c.name);
     for (const auto &entry : the().streams) {
         if (entry.second->is_live && entry.second->gpu == me().gpu) {
             marks.push_back(push_mark(entry.first));

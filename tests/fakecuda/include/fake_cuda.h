@@ -16,18 +16,24 @@
  *   device:     a stream used while another GPU is current, an event recorded
  *               on another GPU's stream, memory of another GPU touched by a
  *               kernel without cudaDeviceEnablePeerAccess()
- *   thread:     a stream or event used by a thread that did not create it
+ *   thread:     a stream, event or communicator used by a thread that did not create it
  *               (anyone may wait for an event)
  *   host:       host memory touched while a copy may use it, or the source of a
  *               copy changed before the copy was done
  *   undeclared: a kernel launched without saying what it touches; or one that
  *               touches other memory, which ends the process
  *   misuse:     an object that does not exist (any more), the legacy stream
+ *   nccl:       messages of different sizes that meet; a communicator used
+ *               before it is done with what it was asked for; two ranks of one
+ *               on one GPU; memory allocated or freed while a message may be
+ *               under way; "nccl: order": messages launched in an order in
+ *               which GPUs that do one after the other wait for each other
  *
  * Each operation gets a vector clock when it is enqueued. Accesses are ordered
  * when the one's clock includes the other: in order of a stream; by an event
- * recorded and waited for; by a wait of the host thread that enqueues the later
- * one. Delays have no part in it: what is not ordered is reported on every run.
+ * recorded and waited for; by a message, whose receive (and what is enqueued
+ * behind it once both are) comes after the send; by a wait of the host thread that
+ * enqueues the later one. Delays have no part in it: what is not ordered is reported on every run.
  * What host threads tell each other orders nothing, except for frees and for
  * host memory, where any host thread's wait counts.
  *
@@ -66,6 +72,10 @@ void fake_cuda_set_memory(size_t bytes);
 /* These two GPUs can not reach each other's memory (after a reset all can). */
 void fake_cuda_part(int gpu, int other);
 
+/* Messages that this GPU launches from now on never arrive, and communicators
+ * with a rank on it say so (ncclRemoteError). */
+void fake_cuda_mute(int gpu);
+
 /* ---- reports and counts ------------------------------------------------- */
 
 /* Reports since the reset. Asking for the number, or for one, counts as
@@ -74,12 +84,13 @@ int fake_cuda_n_reports(void);
 const char *fake_cuda_report(int i);
 
 /* How often the function of that name was called since the reset:
- * "cudaMalloc", "cudaEventSynchronize", "cublasLtMatmul", ..., and "kernel" for
- * launches. 0 for unknown names. */
+ * "cudaMalloc", "cudaEventSynchronize", "cublasLtMatmul", ..., "kernel" for
+ * launches, "message" for sends and receives, and "connection" for pairs of ranks
+ * that had their first one. 0 for unknown names. */
 uint64_t fake_cuda_count(const char *name);
 
-/* Allocations, streams, events and cuBLASLt's objects that were not given
- * back. */
+/* Allocations, streams, events, communicators and cuBLASLt's objects that were
+ * not given back. */
 uint64_t fake_cuda_live(void);
 
 /* ---- what the backend tells --------------------------------------------- */
