@@ -276,6 +276,8 @@ struct message {
 void launch_messages(const std::vector<message> &all);
 /* A message is not under way any more: its communicator was aborted. */
 void drop_message(const std::shared_ptr<transfer> &t, int side);
+/* Nobody can be at it any more. */
+bool was_waited_for(const transfer &t);
 /* The call stops GPUs: report messages that may be under way. */
 void must_be_quiet(const char *call);
 /* Communicators and messages of a state that ends (fake_nccl.cc). */

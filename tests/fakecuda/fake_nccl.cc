@@ -110,12 +110,15 @@ static ncclComm *use_idle(ncclComm *comm, const char *call)
 
 /* ---- messages ------------------------------------------------------------ */
 
-/* Those that came need not be known any more. */
+/* Those that came and were waited for need not be known any more. */
 static void forget_arrived(ncclComm *c)
 {
     c->messages.erase(
         std::remove_if(c->messages.begin(), c->messages.end(),
-                       [](const auto &m) { return m.first->has_arrived(); }),
+                       [](const auto &m) {
+                           return m.first->has_arrived() &&
+                                  was_waited_for(*m.first);
+                       }),
         c->messages.end());
 }
 

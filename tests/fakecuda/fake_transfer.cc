@@ -130,6 +130,39 @@ static void check_order(int g)
     go_on();
 }
 
+/* ---- what may be under way --------------------------------------------------- */
+
+static bool is_quiet(const transfer &t, int side)
+{
+    return !t.is_posted[side] || t.is_dropped[side] ||
+           (t.has_met && t.who[side].is_before(the().waited_for));
+}
+
+/* Who has waited for one side of a message has waited for the other. */
+bool was_waited_for(const transfer &t)
+{
+    bool is_sent = is_quiet(t, SENDS), is_taken = is_quiet(t, TAKES);
+
+    return t.has_met ? is_sent || is_taken : is_sent && is_taken;
+}
+
+static void sweep(std::vector<std::shared_ptr<transfer>> &all)
+{
+    all.erase(std::remove_if(all.begin(), all.end(),
+                             [](const auto &t) { return was_waited_for(*t); }),
+              all.end());
+}
+
+static void note_under_way(const std::shared_ptr<transfer> &t)
+{
+    auto &all = the().under_way;
+
+    all.push_back(t);
+    if (all.size() % 256 == 0) {
+        sweep(all);
+    }
+}
+
 /* ---- launches ------------------------------------------------------------ */
 
 static const char *const verbs[] = {"send", "receive"};
@@ -188,7 +221,7 @@ static void push_messages(CUstream_st *s, const std::vector<message> &all)
     for (const message &m : all) {
         if (m.stream == s) {
             mine.emplace_back(m, begin_message(m, w));
-            the().under_way.push_back(m.with);
+            note_under_way(m.with);
         }
     }
     w.run = [mine, is_mute = the().gpus[(size_t)s->gpu].is_mute] {
@@ -236,28 +269,11 @@ void drop_message(const std::shared_ptr<transfer> &t, int side)
 
 /* ---- what stops GPUs ----------------------------------------------------- */
 
-static bool is_quiet(const transfer &t, int side)
-{
-    return !t.is_posted[side] || t.is_dropped[side] ||
-           (t.has_met && t.who[side].is_before(the().waited_for));
-}
-
-/* Who has waited for one side of a message has waited for the other. */
-static bool is_over_for_sure(const transfer &t)
-{
-    bool is_sent = is_quiet(t, SENDS), is_taken = is_quiet(t, TAKES);
-
-    return t.has_met ? is_sent || is_taken : is_sent && is_taken;
-}
-
 void must_be_quiet(const char *call)
 {
     auto &all = the().under_way;
 
-    all.erase(std::remove_if(
-                  all.begin(), all.end(),
-                  [](const auto &t) { return is_over_for_sure(*t); }),
-              all.end());
+    sweep(all);
     if (!all.empty()) {
         const transfer &t = *all.front();
 
