@@ -74,6 +74,77 @@ void zb_launch_elems(struct zb_launch *launch, enum zb_dtype dtype,
 void zb_launch_reals(struct zb_launch *launch, const zb_real *ptr, int64_t n,
                      enum zb_access_mode mode);
 
+/* ---- links ---------------------------------------------------------------- */
+
+/* A link carries messages one way between two devices of a run: the sender's
+ * stream and the receiver's each have an operation for a message, which keeps it
+ * until the other's has its turn. Neither device reads the other's memory.
+ *
+ *     ZB_TRY(links->id(be, &id));                           // host, once
+ *     ZB_TRY(links->open(stream, &id, ZB_SENDER, ab, &l));  // each end's worker
+ *     ZB_TRY(links->join(l));         // both were opened; then all meet
+ *     ZB_TRY(links->warm_up(l));      // all links in one order; then all meet
+ *     ZB_TRY(links->send(l, part, n)) // ... and the other end's recv()
+ *     links->close(l);
+ *
+ * Threads: an end belongs to the thread that opened it. error() and abort() may
+ * be another's; the caller sees to it that only one at a time is inside. */
+struct zb_link;
+struct zb_abort;
+
+enum zb_link_end { ZB_SENDER, ZB_RECEIVER };
+
+/* Names a link to both of its ends. */
+struct zb_link_id {
+    char bytes[128];
+};
+
+/* A range of device memory; both ends name as many, of the same sizes. Those of
+ * 0 bytes are left out. */
+struct zb_link_part {
+    void *ptr;
+    size_t bytes;
+};
+
+struct zb_link_ops {
+    /* What carries them: "NCCL 2.28.9". */
+    void (*describe)(char *text, size_t size);
+
+    enum zb_status (*id)(struct zb_backend *be, struct zb_link_id *id_out);
+
+    /* One end: begin to look for the other. Messages are in the order of
+     * `stream`, which must outlive the link, as `ab` must: what waits gives
+     * ZB_EABORT when that is raised. */
+    enum zb_status (*open)(struct zb_stream *stream,
+                           const struct zb_link_id *id, enum zb_link_end end,
+                           const struct zb_abort *ab,
+                           struct zb_link **link_out);
+    /* Wait until both ends are there. */
+    enum zb_status (*join)(struct zb_link *link);
+    /* A first small message, whose end the host waits for: whatever a link needs
+     * is allocated after it. Each thread goes through its links in one order
+     * that all share. */
+    enum zb_status (*warm_up)(struct zb_link *link);
+
+    /* Enqueue a message, as the end's side; ZB_EABORT after abort(). A device's
+     * messages must come in an order in which devices that do one after the
+     * other would not wait for each other for ever. */
+    enum zb_status (*send)(struct zb_link *link,
+                           const struct zb_link_part *part, int n);
+    enum zb_status (*recv)(struct zb_link *link,
+                           const struct zb_link_part *part, int n);
+
+    /* ZB_EDEVICE when the link has failed since, without waiting. */
+    enum zb_status (*error)(struct zb_link *link);
+    /* Messages of these ends keep no stream any more, nothing is sent. All links
+     * that are under way belong in one call: there may be ends of several
+     * devices. */
+    void (*abort)(struct zb_link *const *link, int n);
+    /* Both ends do so, when their messages are done, unless the run was
+     * aborted. NULL is legal. */
+    void (*close)(struct zb_link *link);
+};
+
 struct zb_backend_ops {
     const char *name;
     const char *summary; /* one line for --version and --help */
@@ -181,6 +252,9 @@ struct zb_backend_ops {
 
     /* 1: what is not from host_alloc() is copied slowly. */
     int has_host_memory;
+
+    /* NULL: there are none. */
+    const struct zb_link_ops *links;
 };
 
 /* Every backend's own struct begins with this. */
@@ -203,7 +277,7 @@ enum zb_status zb_backend_open(const char *name,
                                struct zb_backend **be_out) ZB_CHECKED;
 void zb_backend_close(struct zb_backend *be);
 
-/* The table of built backends: NULL past the end. No slot is ever NULL. */
+/* The table of built backends: NULL past the end. No function is ever NULL. */
 const struct zb_backend_ops *zb_backend_at(size_t i);
 
 #endif

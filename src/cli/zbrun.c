@@ -58,7 +58,7 @@ static int exit_code(enum zb_status st)
 static void print_version(void)
 {
     const struct zb_backend_ops *cuda;
-    char text[128] = "no";
+    char text[128] = "no", links[64] = "no";
 
     printf("zbrun %s\nbackends:", PACKAGE_VERSION);
     for (size_t i = 0; zb_backend_at(i) != NULL; i++) {
@@ -76,8 +76,11 @@ static void print_version(void)
 #endif
     if (zb_backend_find("cuda", &cuda) == ZB_OK) {
         cuda->describe(NULL, text, sizeof(text));
+        if (cuda->links != NULL) {
+            cuda->links->describe(links, sizeof(links));
+        }
     }
-    printf("\ncuda: %s\nnccl: no\nmpi: no\n", text);
+    printf("\ncuda: %s\nnccl: %s\nmpi: no\n", text, links);
 }
 
 static enum zb_status print_config(const struct zbrun_opts *opts)

@@ -482,4 +482,7 @@ const struct zb_backend_ops zb_backend_cuda_ops = {
     .event_delay = zb_backend_no_delay,
     .prefers_bf16 = 1,
     .has_host_memory = 1,
+#ifdef HAVE_NCCL
+    .links = &zb_cuda_links,
+#endif
 };

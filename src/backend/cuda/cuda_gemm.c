@@ -389,6 +389,12 @@ static struct key key_of(const struct zb_k_gemm *p, int adds, int has_bias)
     };
 }
 
+enum zb_status zb_cuda_gemm_workspace(struct zb_stream *stream)
+{
+    return zb_cuda_malloc(stream->dev, WORKSPACE_BYTES, "workspace of products",
+                          &stream->workspace);
+}
+
 static enum zb_status multiply(struct zb_stream *stream,
                                const struct zb_k_gemm *p, int adds,
                                const void *bias)
@@ -399,8 +405,7 @@ static enum zb_status multiply(struct zb_stream *stream,
     struct product *q;
 
     if (stream->workspace == NULL) {
-        ZB_TRY(zb_cuda_malloc(dev, WORKSPACE_BYTES, "workspace of products",
-                              &stream->workspace));
+        ZB_TRY(zb_cuda_gemm_workspace(stream));
     }
     ZB_TRY(make_room(dev->gemm));
     ZB_TRY(get(dev, &key, bias, &q));

@@ -42,6 +42,7 @@ struct zb_device {
     int n_sm; /* multiprocessors */
     struct zb_cuda_gemm *gemm;
     struct zb_cuda_piece *pieces;
+    int n_streams; /* made so far */
     size_t mem_bytes, mem_peak_bytes;
 };
 
@@ -55,7 +56,9 @@ struct zb_stream {
     cudaStream_t cuda;
     void *scratch; /* [ZB_CUDA_SCRATCH_BYTES] */
     cudaEvent_t idle; /* to wait for all of it */
-    void *workspace;  /* of its products, from the first one on */
+    /* Of its products. The first stream of a device, which computes, has it at
+     * once, others from their first one on. */
+    void *workspace;
 };
 
 /* ---- errors and devices (cuda_backend.c) -------------------------------- */
@@ -107,12 +110,19 @@ enum zb_status zb_cuda_copy_out(struct zb_stream *stream, void *host_dst,
                                 const void *src, size_t bytes,
                                 const char *label);
 
+/* ---- links (cuda_nccl.c) ------------------------------------------------- */
+
+#ifdef HAVE_NCCL
+extern const struct zb_link_ops zb_cuda_links;
+#endif
+
 /* ---- products (cuda_gemm.c, cuda_gemm_start.cu) -------------------------- */
 
 /* What a device's products share; NULL may be freed. */
 enum zb_status zb_cuda_gemm_new(const struct zb_device *dev,
                                 struct zb_cuda_gemm **gemm_out) ZB_CHECKED;
 void zb_cuda_gemm_free(struct zb_cuda_gemm *gemm);
+enum zb_status zb_cuda_gemm_workspace(struct zb_stream *stream) ZB_CHECKED;
 
 /* C = the bias in every row, or 0. */
 enum zb_status zb_cuda_gemm_start(struct zb_stream *stream,

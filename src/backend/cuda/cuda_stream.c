@@ -65,6 +65,10 @@ enum zb_status zb_cuda_stream_new(struct zb_device *dev, const char *name,
                                   &s->cuda, cudaStreamNonBlocking),
                               "new stream"),
                 err);
+    if (dev->n_streams == 0) {
+        ZB_TRY_GOTO(st, zb_cuda_gemm_workspace(s), err);
+    }
+    dev->n_streams++;
     ZB_CUDA_TELL(fake_cuda_name_stream(s->cuda, name));
     *stream_out = s;
     return ZB_OK;
