@@ -6,13 +6,17 @@
  * A channel is one directed link of one chunk boundary. It owns a fixed pool of
  * message buffers that circulate: the sender acquires a free one, computes into
  * it, and sends it; the receiver takes it, reads it as long as it must, and
- * releases it. There are two ways to hand one over:
+ * releases it. There are three ways to hand one over:
  *
  * - in place: nothing is copied, the buffer changes hands. For devices that
  *   share their memory.
  * - copied: the sender computes into a buffer of its own, and sending copies it
  *   into one of the receiver's, on a stream for that. For devices with memory
  *   of their own: what the receiver reads, maybe several times, is near.
+ * - linked: likewise, but each side enqueues its part of the transfer, on a
+ *   stream for that (struct zb_link_ops). For devices that do not read each
+ *   other's memory. Sends and receives must be called in the order of a plan
+ *   that needs no buffers between the two.
  *
  *     sender                              receiver
  *     zb_channel_acquire(c, stream, &b)
@@ -29,8 +33,9 @@
  *
  * Threads: one sender and one receiver thread per channel (for the turn of the
  * V they are the same). The host only passes pointers; the order of the work is
- * kept by two events per buffer. No locks; a waiting thread sleeps and leaves
- * when the run is aborted.
+ * kept by two events per buffer. No locks, but for one round each call of a link,
+ * which nobody else wants until a run ends early; a waiting thread sleeps and
+ * leaves when the run is aborted.
  */
 #ifndef ZB_COMM_H
 #define ZB_COMM_H
@@ -58,11 +63,13 @@ struct zb_channel_opts {
     const char *name; /* "stage 0 chunk 0 -> stage 1 chunk 0", borrowed */
     size_t bytes;     /* of one message */
     int n_buffers;    /* in the pool */
-    /* Copied: how many of them are the sender's, the first ones; the others are
-     * where copies arrive. 0: in place. */
+    /* Copied and linked: how many of them are the sender's, the first ones; the
+     * others are where messages arrive. 0: in place. */
     int n_staged;
-    /* Copied: what messages consist of, borrowed; only what a microbatch's sizes
-     * make of it is copied. No parts: always all bytes. */
+    /* Linked: by a link of this backend, borrowed. NULL: not. */
+    struct zb_backend *linked;
+    /* Copied and linked: what messages consist of, borrowed; only what a microbatch's sizes
+     * make of it is carried. No parts: always all bytes. */
     const struct zb_part *part;
     int n_parts;
     int64_t latency_ns; /* simulated devices: how long a message is under way */
@@ -93,6 +100,23 @@ void zb_channel_end_sender(struct zb_channel *c);
 void zb_channel_leave_sender(struct zb_channel *c);
 void zb_channel_leave_receiver(struct zb_channel *c);
 
+/* The link of a channel, if it has one; each end by its thread, after it has
+ * joined: look for the other end; wait for it; send a first message and wait for
+ * that. All ends of a run meet before and after each of these, and each goes
+ * through its channels in one order that all share. Leaving closes it. */
+enum zb_status zb_channel_open_link(struct zb_channel *c,
+                                    enum zb_link_end end) ZB_CHECKED;
+enum zb_status zb_channel_join_link(struct zb_channel *c,
+                                    enum zb_link_end end) ZB_CHECKED;
+enum zb_status zb_channel_warm_up_link(struct zb_channel *c,
+                                       enum zb_link_end end) ZB_CHECKED;
+void zb_channel_close_link(struct zb_channel *c, enum zb_link_end end);
+/* Any thread: ZB_EDEVICE when a link has failed. Does not wait. */
+enum zb_status zb_channel_link_error(struct zb_channel *c) ZB_CHECKED;
+/* Any thread, after the run's abort was raised: messages of these channels keep
+ * no stream any more. In one call for all of a run. */
+void zb_channels_abort(struct zb_channel *const *chan, int n);
+
 /* Sender: the next free buffer; later work of `stream` comes after its last
  * reader. In place: waits for the receiver when all are out; copied: ZB_EINVAL
  * when n_staged were acquired and not sent. */
@@ -103,8 +127,8 @@ enum zb_status zb_channel_acquire(struct zb_channel *c,
 enum zb_status zb_channel_filled(struct zb_channel *c, struct zb_msg *msg,
                                  struct zb_stream *stream) ZB_CHECKED;
 /* Sender: hand over, after zb_channel_filled(). `bind` are the sizes of the
- * microbatch. Copied: waits for the receiver when all of its buffers are
- * out. */
+ * microbatch. Copied and linked: waits for the receiver when all of its
+ * buffers are out. */
 enum zb_status zb_channel_send(struct zb_channel *c, struct zb_msg *msg, int mb,
                                const struct zb_bind *bind) ZB_CHECKED;
 

@@ -1,52 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
-#include "zb/comm.h"
+#include "comm/channel_int.h"
 
 #include "zb/mem.h"
 
-/* A ring with one writer and one reader. `head` is only advanced by the writer
- * (release), `tail` only by the reader (release); `moved` wakes the reader. */
-struct entry {
-    int msg;
-    int mb;
-    uint64_t meta_version;
-};
-
-/* Counts of 64 bits: they never wrap, which n_slots would not divide. */
-struct ring {
-    _Atomic uint64_t head;
-    _Atomic uint64_t tail;
-    struct zb_signal moved;
-    struct entry *slot; /* [n_slots], n_slots > buffers in the pool */
-};
-
-struct zb_channel {
-    struct zb_channel_opts opts;
-    const struct zb_abort *ab;
-    struct zb_msg *msg; /* [n_buffers] */
-    uint32_t n_slots;
-    struct ring full;  /* sender to receiver */
-    struct ring empty; /* receiver to sender */
-
-    /* Copied: sender only. */
-    struct zb_stream *copies;
-    int *staged; /* [n_staged], buffers of the sender: the first n are free */
-    int n_staged_free;
-
-    /* Sizes of messages, one entry per version. A version's entry is reused
-     * only n_slots versions later, when its message has long been received:
-     * there are fewer messages under way than entries. */
-    struct zb_bind *meta; /* [n_slots], sender writes before the ring's head */
-    struct zb_bind sent;  /* sender only */
-    uint64_t sent_version;
-    struct zb_bind seen; /* receiver only */
-    uint64_t seen_version;
-
-    uint64_t n_messages, n_meta_writes; /* sender only */
-    uint64_t n_meta_reads;              /* receiver only */
-};
-
-static enum zb_status ring_init(struct ring *r, uint32_t n_slots)
+static enum zb_status ring_init(struct zb_channel_ring *r, uint32_t n_slots)
 {
     atomic_init(&r->head, 0);
     atomic_init(&r->tail, 0);
@@ -55,7 +13,7 @@ static enum zb_status ring_init(struct ring *r, uint32_t n_slots)
     return r->slot == NULL ? ZB_ENOMEM : ZB_OK;
 }
 
-static void ring_put(struct zb_channel *c, struct ring *r, struct entry e)
+static void ring_put(struct zb_channel *c, struct zb_channel_ring *r, struct zb_channel_entry e)
 {
     uint64_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
 
@@ -64,8 +22,8 @@ static void ring_put(struct zb_channel *c, struct ring *r, struct entry e)
     zb_signal_bump(&r->moved);
 }
 
-static enum zb_status ring_take(struct zb_channel *c, struct ring *r,
-                                struct entry *e_out)
+static enum zb_status ring_take(struct zb_channel *c, struct zb_channel_ring *r,
+                                struct zb_channel_entry *e_out)
 {
     uint64_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
 
@@ -101,6 +59,7 @@ enum zb_status zb_channel_new(const struct zb_channel_opts *opts,
     if (c->msg == NULL || c->meta == NULL || c->staged == NULL) {
         goto err;
     }
+    ZB_TRY_GOTO(st, zb_channel_ends_init(c), err);
     ZB_TRY_GOTO(st, ring_init(&c->full, c->n_slots), err);
     ZB_TRY_GOTO(st, ring_init(&c->empty, c->n_slots), err);
     for (int i = 0; i < opts->n_buffers; i++) {
@@ -108,7 +67,7 @@ enum zb_status zb_channel_new(const struct zb_channel_opts *opts,
         if (i < opts->n_staged) {
             c->staged[c->n_staged_free++] = i;
         } else {
-            ring_put(c, &c->empty, (struct entry){.msg = i});
+            ring_put(c, &c->empty, (struct zb_channel_entry){.msg = i});
         }
     }
     *c_out = c;
@@ -123,6 +82,7 @@ void zb_channel_free(struct zb_channel *c)
     if (c == NULL) {
         return;
     }
+    zb_channel_ends_release(c);
     zb_free(c->empty.slot);
     zb_free(c->full.slot);
     zb_free(c->staged);
@@ -131,27 +91,46 @@ void zb_channel_free(struct zb_channel *c)
     zb_free(c);
 }
 
+/* Who completes what is in a buffer, and who reads it last: the sender its own,
+ * and what it copies or lends; the receiver what comes over a link. */
+static int sender_fills(const struct zb_channel *c, int i)
+{
+    return i < c->opts.n_staged || !zb_channel_is_linked(c);
+}
+
 enum zb_status zb_channel_join_sender(struct zb_channel *c,
                                       struct zb_device *dev)
 {
     for (int i = 0; i < c->opts.n_buffers; i++) {
-        ZB_TRY(c->opts.ops->event_new(dev, &c->msg[i].filled));
+        if (sender_fills(c, i)) {
+            ZB_TRY(c->opts.ops->event_new(dev, &c->msg[i].filled));
+        }
+        if (i < c->opts.n_staged) {
+            ZB_TRY(c->opts.ops->event_new(dev, &c->msg[i].free));
+        }
     }
-    for (int i = 0; i < c->opts.n_staged; i++) {
-        ZB_TRY(c->opts.ops->event_new(dev, &c->msg[i].free));
+    if (c->opts.n_staged == 0) {
+        return ZB_OK;
     }
-    return c->opts.n_staged > 0
-               ? c->opts.ops->stream_new(dev, "send", &c->copies)
-               : ZB_OK;
+    return c->opts.ops->stream_new(dev, "send",
+                                   zb_channel_is_linked(c)
+                                       ? &c->end[ZB_SENDER].stream
+                                       : &c->copies);
 }
 
 enum zb_status zb_channel_join_receiver(struct zb_channel *c,
-                                          struct zb_device *dev)
+                                        struct zb_device *dev)
 {
     for (int i = c->opts.n_staged; i < c->opts.n_buffers; i++) {
+        if (!sender_fills(c, i)) {
+            ZB_TRY(c->opts.ops->event_new(dev, &c->msg[i].filled));
+        }
         ZB_TRY(c->opts.ops->event_new(dev, &c->msg[i].free));
     }
-    return ZB_OK;
+    return zb_channel_is_linked(c)
+               ? c->opts.ops->stream_new(dev, "receive",
+                                         &c->end[ZB_RECEIVER].stream)
+               : ZB_OK;
 }
 
 void zb_channel_give_memory(struct zb_channel *c, int first, int n, void *ptr,
@@ -170,28 +149,42 @@ static void free_event(struct zb_channel *c, struct zb_event **event)
     }
 }
 
+static void free_stream(struct zb_channel *c, struct zb_stream **stream)
+{
+    if (*stream != NULL) {
+        c->opts.ops->stream_free(*stream);
+        *stream = NULL;
+    }
+}
+
 void zb_channel_end_sender(struct zb_channel *c)
 {
-    if (c->copies != NULL) {
-        c->opts.ops->stream_free(c->copies);
-        c->copies = NULL;
-    }
+    free_stream(c, &c->copies);
 }
 
 void zb_channel_leave_sender(struct zb_channel *c)
 {
     zb_channel_end_sender(c);
+    zb_channel_close_link(c, ZB_SENDER);
+    free_stream(c, &c->end[ZB_SENDER].stream);
     for (int i = 0; i < c->opts.n_buffers; i++) {
-        free_event(c, &c->msg[i].filled);
-    }
-    for (int i = 0; i < c->opts.n_staged; i++) {
-        free_event(c, &c->msg[i].free);
+        if (sender_fills(c, i)) {
+            free_event(c, &c->msg[i].filled);
+        }
+        if (i < c->opts.n_staged) {
+            free_event(c, &c->msg[i].free);
+        }
     }
 }
 
 void zb_channel_leave_receiver(struct zb_channel *c)
 {
+    zb_channel_close_link(c, ZB_RECEIVER);
+    free_stream(c, &c->end[ZB_RECEIVER].stream);
     for (int i = c->opts.n_staged; i < c->opts.n_buffers; i++) {
+        if (!sender_fills(c, i)) {
+            free_event(c, &c->msg[i].filled);
+        }
         free_event(c, &c->msg[i].free);
     }
 }
@@ -212,7 +205,7 @@ enum zb_status zb_channel_acquire(struct zb_channel *c,
                                   struct zb_stream *stream,
                                   struct zb_msg **msg_out)
 {
-    struct entry e = {.msg = 0};
+    struct zb_channel_entry e = {.msg = 0};
 
     if (c->opts.n_staged > 0) {
         ZB_TRY(take_staged(c, &e.msg));
@@ -257,35 +250,43 @@ static enum zb_status copy_bytes(struct zb_channel *c, const struct zb_msg *from
     return bytes == 0 ? ZB_OK : c->opts.ops->launch(c->copies, &l);
 }
 
+int zb_channel_n_parts(const struct zb_channel *c)
+{
+    return c->opts.n_parts > 0 ? c->opts.n_parts : 1;
+}
+
+size_t zb_channel_part(const struct zb_channel *c, int i,
+                       const struct zb_bind *bind, size_t *offset_out)
+{
+    const struct zb_part *p = &c->opts.part[i];
+    struct zb_shape shape;
+
+    if (c->opts.n_parts == 0) {
+        *offset_out = 0;
+        return c->opts.bytes;
+    }
+    shape = zb_shape_bind(&p->shape, bind);
+    *offset_out = p->offset;
+    return (size_t)zb_shape_elems(&shape) * zb_dtype_bytes(p->dtype);
+}
+
 static enum zb_status copy_parts(struct zb_channel *c, const struct zb_msg *from,
                                  const struct zb_msg *to,
                                  const struct zb_bind *bind)
 {
-    if (c->opts.n_parts == 0) {
-        return copy_bytes(c, from, to, 0, c->opts.bytes);
-    }
-    for (int i = 0; i < c->opts.n_parts; i++) {
-        const struct zb_part *p = &c->opts.part[i];
-        struct zb_shape shape = zb_shape_bind(&p->shape, bind);
+    for (int i = 0; i < zb_channel_n_parts(c); i++) {
+        size_t offset, bytes = zb_channel_part(c, i, bind, &offset);
 
-        ZB_TRY(copy_bytes(c, from, to, p->offset,
-                          (size_t)zb_shape_elems(&shape) *
-                              zb_dtype_bytes(p->dtype)));
+        ZB_TRY(copy_bytes(c, from, to, offset, bytes));
     }
     return ZB_OK;
 }
 
-/* Copy a message of the sender into a free one of the receiver. */
-static enum zb_status copy_over(struct zb_channel *c, struct zb_msg *from,
-                                const struct zb_bind *bind,
-                                struct zb_msg **to_out)
+static enum zb_status copy_to(struct zb_channel *c, struct zb_msg *from,
+                              struct zb_msg *to, const struct zb_bind *bind)
 {
     const struct zb_backend_ops *ops = c->opts.ops;
-    struct zb_msg *to;
-    struct entry e;
 
-    ZB_TRY(ring_take(c, &c->empty, &e));
-    to = &c->msg[e.msg];
     ZB_TRY(ops->stream_wait(c->copies, from->filled));
     ZB_TRY(ops->stream_wait(c->copies, to->free));
     ZB_TRY(copy_parts(c, from, to, bind));
@@ -293,7 +294,25 @@ static enum zb_status copy_over(struct zb_channel *c, struct zb_msg *from,
     if (c->opts.latency_ns > 0) {
         ops->event_delay(to->filled, c->opts.latency_ns);
     }
-    ZB_TRY(ops->event_record(from->free, c->copies));
+    return ops->event_record(from->free, c->copies);
+}
+
+/* Copy a message of the sender into a free one of the receiver, or send it
+ * there. */
+static enum zb_status copy_over(struct zb_channel *c, struct zb_msg *from,
+                                const struct zb_bind *bind,
+                                struct zb_msg **to_out)
+{
+    struct zb_msg *to;
+    struct zb_channel_entry e;
+
+    ZB_TRY(ring_take(c, &c->empty, &e));
+    to = &c->msg[e.msg];
+    if (zb_channel_is_linked(c)) {
+        ZB_TRY(zb_channel_pass(c, ZB_SENDER, from, bind));
+    } else {
+        ZB_TRY(copy_to(c, from, to, bind));
+    }
     c->staged[c->n_staged_free++] = from->index;
     *to_out = to;
     return ZB_OK;
@@ -326,7 +345,7 @@ enum zb_status zb_channel_send(struct zb_channel *c, struct zb_msg *msg, int mb,
     }
     c->n_messages++;
     ring_put(c, &c->full,
-             (struct entry){.msg = msg->index,
+             (struct zb_channel_entry){.msg = msg->index,
                             .mb = mb,
                             .meta_version = c->sent_version});
     return ZB_OK;
@@ -337,7 +356,7 @@ enum zb_status zb_channel_recv(struct zb_channel *c, int mb,
                                struct zb_msg **msg_out,
                                struct zb_bind *bind_out)
 {
-    struct entry e;
+    struct zb_channel_entry e;
 
     ZB_TRY(ring_take(c, &c->full, &e));
     if (e.mb != mb) {
@@ -352,6 +371,9 @@ enum zb_status zb_channel_recv(struct zb_channel *c, int mb,
     }
     *bind_out = c->seen;
     *msg_out = &c->msg[e.msg];
+    if (zb_channel_is_linked(c)) {
+        ZB_TRY(zb_channel_pass(c, ZB_RECEIVER, *msg_out, bind_out));
+    }
     return c->opts.ops->stream_wait(stream, c->msg[e.msg].filled);
 }
 
@@ -359,7 +381,7 @@ enum zb_status zb_channel_release(struct zb_channel *c, struct zb_msg *msg,
                                   struct zb_stream *stream)
 {
     ZB_TRY(c->opts.ops->event_record(msg->free, stream));
-    ring_put(c, &c->empty, (struct entry){.msg = msg->index});
+    ring_put(c, &c->empty, (struct zb_channel_entry){.msg = msg->index});
     return ZB_OK;
 }
 
