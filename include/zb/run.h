@@ -51,9 +51,11 @@ enum zb_loss_average {
     ZB_LOSS_PER_MICROBATCH /* mean of the microbatches' means */
 };
 
-/* How messages go from stage to stage: as the backend prefers it, or copied into
- * memory of the receiver even where it could read the sender's. */
-enum zb_p2p { ZB_P2P_AUTO, ZB_P2P_COPY };
+/* How messages go from stage to stage: as the backend prefers it; copied into
+ * memory of the receiver even where it could read the sender's; or over links,
+ * which not every backend has (struct zb_link_ops), between GPUs that no other
+ * device of the run uses. */
+enum zb_p2p { ZB_P2P_AUTO, ZB_P2P_COPY, ZB_P2P_NCCL };
 
 struct zb_session_opts {
     const char *backend; /* "auto" */

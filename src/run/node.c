@@ -619,6 +619,20 @@ static enum zb_status no_work(struct zb_worker *w, int chunk, int mb)
     return ZB_OK;
 }
 
+/* A receive over a link takes its turn on the device here, where the plan has
+ * it; other messages are taken by who reads them. */
+static enum zb_status launch_recv_forward(struct zb_worker *w, int chunk,
+                                          int mb)
+{
+    return w->s->plan->is_linked ? zb_recv_forward(w, chunk, mb) : ZB_OK;
+}
+
+static enum zb_status launch_recv_backward(struct zb_worker *w, int chunk,
+                                           int mb)
+{
+    return w->s->plan->is_linked ? zb_recv_backward(w, chunk, mb) : ZB_OK;
+}
+
 static enum zb_status (*const run_node[ZB_N_NODE_TYPES])(struct zb_worker *w,
                                                          int chunk, int mb) = {
     [ZB_NODE_F] = zb_schedule_f,
@@ -626,9 +640,9 @@ static enum zb_status (*const run_node[ZB_N_NODE_TYPES])(struct zb_worker *w,
     [ZB_NODE_W] = zb_schedule_w,
     [ZB_NODE_BW] = schedule_bw,
     [ZB_NODE_SEND_FORWARD] = zb_send_forward,
-    [ZB_NODE_RECV_FORWARD] = no_work,
+    [ZB_NODE_RECV_FORWARD] = launch_recv_forward,
     [ZB_NODE_SEND_BACKWARD] = zb_send_backward,
-    [ZB_NODE_RECV_BACKWARD] = no_work,
+    [ZB_NODE_RECV_BACKWARD] = launch_recv_backward,
     [ZB_NODE_POST_VALIDATION] = no_work,
     [ZB_NODE_SEND_POST_VALIDATION] = no_work,
     [ZB_NODE_RECV_POST_VALIDATION] = no_work,

@@ -182,7 +182,8 @@ struct zb_run_plan {
     double share;             /* of the effort for a cut */
     struct zb_layout *layout; /* [n_stages] */
     char **chan_name;         /* [n_channels] */
-    int is_copied; /* messages are copied into the receiver's memory */
+    int is_copied; /* messages end in the receiver's memory: by copies, */
+    int is_linked; /* or over links */
     int *n_send_bufs, *n_recv_bufs; /* [n_channels] given by each side */
     struct zb_part **part; /* [n_channels][n_parts]: what messages consist of */
     int *n_parts;
@@ -194,7 +195,8 @@ struct zb_run_plan {
     int n_rows;
 };
 
-/* Whether a run with these options copies messages into the receiver's memory. */
+/* Whether a run with these options has messages in the receiver's memory, and
+ * buffers of the sender's beside. */
 int zb_copies_messages(const struct zb_session_opts *o);
 
 /* Touches no device. */
@@ -470,6 +472,9 @@ struct zb_session {
     struct zb_worker *worker; /* [n_devices] */
     int n_running;            /* threads started and not joined */
     struct zb_barrier leave;  /* workers only, on the way out */
+    /* After an abort: no link keeps a stream any more; then bumped. */
+    _Atomic int has_cut_links;
+    struct zb_signal cut;
 
     /* The command word: written by the host before bumping `go`. */
     zb_command_fn command; /* NULL: leave */

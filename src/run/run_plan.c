@@ -196,6 +196,45 @@ static enum zb_status check_opts(const struct zb_session_opts *o)
     return ZB_OK;
 }
 
+/* Of devices of one GPU, in one process, NCCL takes no messages. */
+static enum zb_status check_not_shared(const struct zb_session_opts *o, int n)
+{
+    for (int i = 0; o->gpus != NULL && i < n; i++) {
+        for (int k = 0; k < i; k++) {
+            if (o->gpus[k] == o->gpus[i]) {
+                return zb_fail(ZB_ECONFIG,
+                               "p2p = nccl: devices %d and %d share GPU %d, "
+                               "between which NCCL sends nothing; p2p = copy "
+                               "does",
+                               k, i, o->gpus[i]);
+            }
+        }
+    }
+    return ZB_OK;
+}
+
+/* Whether there are the links that were asked for. */
+static enum zb_status check_links(const struct zb_model *model,
+                                  const struct zb_session_opts *o)
+{
+    const struct zb_parallel *par = zb_graph_parallel(zb_model_graph(model));
+    const struct zb_backend_ops *ops;
+
+    if (o->p2p != ZB_P2P_NCCL) {
+        return ZB_OK;
+    }
+    ZB_TRY(zb_backend_find(o->backend, &ops));
+    if (ops->links == NULL) {
+        return zb_fail(ZB_EUNSUPPORTED,
+                       "p2p = nccl: the %s backend of this zbrun has no "
+                       "messages by NCCL; p2p may be auto or copy",
+                       ops->name);
+    }
+    return o->n_stages > 1
+               ? check_not_shared(o, o->n_stages * o->n_dp * par->sp * par->tp)
+               : ZB_OK;
+}
+
 static enum zb_status alloc_arrays(struct zb_run_plan *p)
 {
     size_t nv = (size_t)p->n_virtual, n_chan = 2 * (nv - 1);
@@ -262,7 +301,7 @@ int zb_copies_messages(const struct zb_session_opts *o)
     const struct zb_backend_ops *ops;
 
     /* A backend that is not there is refused where it is opened. */
-    return o->p2p == ZB_P2P_COPY ||
+    return o->p2p == ZB_P2P_COPY || o->p2p == ZB_P2P_NCCL ||
            (zb_backend_find(o->backend, &ops) == ZB_OK &&
             ops->has_host_memory);
 }
@@ -276,6 +315,7 @@ static enum zb_status plan_new(const struct zb_model *model,
     enum zb_status st;
 
     ZB_TRY(check_opts(o));
+    ZB_TRY(check_links(model, o));
     max = largest_micro(zb_model_graph(model), o);
     ZB_TRY(zb_costs_make(zb_model_graph(model), &max, o, may_run, &costs));
     st = strcmp(o->planner, "auto") == 0
@@ -328,6 +368,7 @@ enum zb_status zb_run_plan_make(const struct zb_model *model,
     p->n_columns = p->n_shards * p->n_tp;
     p->n_devices = p->n_stages * p->n_columns;
     p->is_copied = zb_copies_messages(o);
+    p->is_linked = o->p2p == ZB_P2P_NCCL;
     p->max = largest_micro(p->g, o);
     p->share = share;
     p->costs = *costs;

@@ -48,11 +48,34 @@ static void join_all(struct zb_session *s)
     s->n_running = 0;
 }
 
-/* The run's first error becomes this thread's; the workers are gone after. */
+/* The run's first error becomes this thread's; the workers are gone after. One
+ * whose stream waits for a message that will not come can not leave by itself:
+ * links are cut first. */
 static enum zb_status end_with_error(struct zb_session *s)
 {
+    if (s->chan != NULL) {
+        zb_channels_abort(s->chan,
+                          s->plan->n_columns * zb_n_channels(s->plan));
+    }
+    atomic_store(&s->has_cut_links, 1);
+    zb_signal_bump(&s->cut);
     join_all(s);
     return zb_fail(s->ab.st, "%s", s->ab.text);
+}
+
+/* A message that fails on its way is noticed by nobody else. */
+static void look_at_links(struct zb_session *s)
+{
+    const struct zb_run_plan *p = s->plan;
+
+    for (int c = 0; p->is_linked && c < p->n_columns * zb_n_channels(p); c++) {
+        enum zb_status st = zb_channel_link_error(s->chan[c]);
+
+        if (st != ZB_OK) {
+            zb_abort_raise(&s->ab, st, zb_error_text());
+            return;
+        }
+    }
 }
 
 /* Wait until all workers reported, watching that something moves. */
@@ -74,6 +97,7 @@ static enum zb_status wait_done(struct zb_session *s)
         }
         st = zb_signal_wait_for(&s->done, seen, &s->ab, ZB_WATCH_TURN_NS);
         if (st == ZB_ETIMEOUT) {
+            look_at_links(s);
             zb_watch_look(&watch, s);
         }
     }
@@ -151,6 +175,7 @@ static enum zb_status make_channels(struct zb_session *s)
             .n_staged = is_turn(p, (int)ch) || !p->is_copied
                             ? 0
                             : p->n_send_bufs[ch],
+            .linked = p->is_linked && !is_turn(p, (int)ch) ? s->be : NULL,
             .part = p->part[ch],
             .n_parts = p->n_parts[ch],
             .latency_ns = latency_ns(p, (int)ch),
@@ -370,6 +395,7 @@ enum zb_status zb_session_new(const struct zb_model *model,
     zb_abort_init(&s->ab);
     zb_signal_init(&s->go);
     zb_signal_init(&s->done);
+    zb_signal_init(&s->cut);
     zb_signal_init(&s->norms.moved);
     st = open_session(s, model, o);
     if (st != ZB_OK) {

@@ -173,6 +173,43 @@ static enum zb_status join_channels(struct zb_worker *w)
     return ZB_OK;
 }
 
+typedef enum zb_status (*link_fn)(struct zb_channel *c, enum zb_link_end end);
+
+/* All workers, each for its ends, in the order of the channels. */
+static enum zb_status on_links(struct zb_worker *w, link_fn fn)
+{
+    const struct zb_run_plan *p = w->s->plan;
+
+    ZB_TRY(zb_group_meet(w->s->group));
+    for (int ch = 0; ch < zb_n_channels(p); ch++) {
+        enum zb_status st = ZB_OK;
+
+        zb_wait_begin(w, zb_channel_name(w->chan[ch]));
+        if (zb_stage_of(p, zb_channel_from(ch)) == w->stage) {
+            st = fn(w->chan[ch], ZB_SENDER);
+        }
+        if (st == ZB_OK && zb_stage_of(p, zb_channel_to(ch)) == w->stage) {
+            st = fn(w->chan[ch], ZB_RECEIVER);
+        }
+        zb_wait_end(w);
+        ZB_TRY(st);
+    }
+    return ZB_OK;
+}
+
+/* A link has what it needs once a message has gone over it, and nothing may be
+ * allocated while one is under way: so all this is done before any step. */
+static enum zb_status connect_links(struct zb_worker *w)
+{
+    static const link_fn steps[] = {zb_channel_open_link, zb_channel_join_link,
+                                    zb_channel_warm_up_link};
+
+    for (size_t i = 0; w->s->plan->is_linked && i < ZB_COUNT_OF(steps); i++) {
+        ZB_TRY(on_links(w, steps[i]));
+    }
+    return ZB_OK;
+}
+
 static enum zb_status setup(struct zb_worker *w)
 {
     const struct zb_layout *l = &w->s->plan->layout[w->stage];
@@ -193,6 +230,7 @@ static enum zb_status setup(struct zb_worker *w)
     ZB_TRY(join_channels(w));
     ZB_TRY(zb_worker_join_groups(w));
     ZB_TRY(zb_worker_list_norms(w));
+    ZB_TRY(connect_links(w));
     /* Others may wait for this worker's events from here on. */
     ZB_TRY(zb_group_meet(w->s->group));
     return zb_worker_fill_params(w);
@@ -261,11 +299,31 @@ static void free_host_state(struct zb_worker *w)
     zb_free(w->mine);
 }
 
+/* After an abort, until the host has cut the links: before that, what is freed
+ * may wait for a message that does not come. */
+static void await_cut(struct zb_worker *w)
+{
+    struct zb_session *s = w->s;
+
+    if (!s->plan->is_linked || !zb_abort_is_raised(&s->ab)) {
+        return;
+    }
+    for (enum zb_status st = ZB_OK; st == ZB_OK;) {
+        uint32_t seen = zb_signal_seq(&s->cut);
+
+        if (atomic_load(&s->has_cut_links)) {
+            return;
+        }
+        st = zb_signal_wait(&s->cut, seen, NULL);
+    }
+}
+
 static void leave(struct zb_worker *w)
 {
     struct zb_event *events[] = {w->from_side, w->to_side, w->opt_done,
                                  w->sums_done, w->grads_done};
 
+    await_cut(w);
     end_copies(w);
     if (w->side != NULL) {
         w->ops->stream_free(w->side);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Training on emulated GPUs: the cpu's losses for any delays, no report, and no
- * step after the first that allocates or waits for a whole device. */
+ * step that allocates or waits for a whole device; what ends a run whose messages
+ * go over links. */
 #include "config.h"
 
 #include <math.h>
@@ -10,8 +11,9 @@
 
 #include "fake_cuda.h"
 #include "unit/run_util.h"
-#include "zb/mem.h"
 #include "unit/zbt.h"
+#include "zb/mem.h"
+#include "zb/thread.h"
 
 #define N_STEPS 4
 #define N_ROWS 8
@@ -29,6 +31,16 @@ static const struct ru_grid grids[] = {
 /* In turn on the GPUs that there are. */
 static const int gpus[] = {0, 1, 0, 1, 0, 1, 0, 1};
 
+/* Messages over links: no GPU has two devices. */
+#define N_LINKED_GPUS 8
+
+static const struct ru_grid linked_grids[] = {
+    {2, 1, 1, 1, ZB_SEQ_WHOLE}, {4, 1, 1, 1, ZB_SEQ_WHOLE},
+    {2, 2, 1, 1, ZB_SEQ_WHOLE}, {2, 1, 2, 1, ZB_SEQ_RING},
+    {2, 1, 1, 2, ZB_SEQ_WHOLE}, {4, 2, 1, 1, ZB_SEQ_WHOLE},
+    {2, 2, 1, 2, ZB_SEQ_WHOLE},
+};
+
 static int no_reports(const char *what)
 {
     int n = fake_cuda_n_reports();
@@ -39,16 +51,24 @@ static int no_reports(const char *what)
     return n == 0;
 }
 
-static void train(const struct zb_model *m, const struct ru_grid *g,
-                  const char *backend, double *loss)
+static struct zb_session_opts opts_of(const struct ru_grid *g,
+                                      const char *backend, enum zb_p2p p2p)
 {
     struct zb_session_opts o = ru_grid_opts(g, N_ROWS);
-    struct zb_session *s = NULL;
 
     o.backend = backend;
-    o.gpus = gpus;
+    o.p2p = p2p;
+    o.gpus = p2p == ZB_P2P_NCCL ? NULL : gpus;
     o.optim.eps = 1e-4;
-    ZBT_OK(zb_session_new(m, &o, &s));
+    return o;
+}
+
+static void train(const struct zb_model *m, const struct zb_session_opts *o,
+                  double *loss)
+{
+    struct zb_session *s = NULL;
+
+    ZBT_OK(zb_session_new(m, o, &s));
     for (int i = 0; i < N_STEPS; i++) {
         struct zb_step_result res = {.loss = 0};
         struct ru_batch b;
@@ -86,23 +106,48 @@ static struct zb_model *model_for(const struct ru_grid *g)
     return ru_llama_on(&par);
 }
 
-static void every_grid_trains_as_the_cpu_for_any_delays(void)
+static void train_grid(const struct ru_grid *g, enum zb_p2p p2p, int n_gpus)
 {
+    struct zb_session_opts on_cpu = opts_of(g, "cpu", ZB_P2P_AUTO);
+    struct zb_session_opts on_cuda = opts_of(g, "cuda", p2p);
+    struct zb_model *m = model_for(g);
+    double want[N_STEPS], loss[N_STEPS];
     int n_seeds = zbt_is_long() ? 100 : 2;
 
-    for (size_t i = 0; i < ZB_COUNT_OF(grids); i++) {
-        struct zb_model *m = model_for(&grids[i]);
-        double want[N_STEPS], loss[N_STEPS];
+    train(m, &on_cpu, want);
+    CU_ASSERT(want[0] > 3 && want[0] < 6);
+    for (int seed = 1; seed <= n_seeds; seed++) {
+        fake_cuda_reset(n_gpus, (uint64_t)seed, DELAY_US);
+        train(m, &on_cuda, loss);
+        check_losses(g, (uint64_t)seed, want, loss);
+        CU_ASSERT_FATAL(no_reports("training"));
+    }
+    zb_model_free(m);
+}
 
-        train(m, &grids[i], "cpu", want);
-        CU_ASSERT(want[0] > 3 && want[0] < 6);
-        for (int seed = 1; seed <= n_seeds; seed++) {
-            fake_cuda_reset(N_GPUS, (uint64_t)seed, DELAY_US);
-            train(m, &grids[i], "cuda", loss);
-            check_losses(&grids[i], (uint64_t)seed, want, loss);
-            CU_ASSERT_FATAL(no_reports("training"));
-        }
-        zb_model_free(m);
+static void every_grid_trains_as_the_cpu_for_any_delays(void)
+{
+    for (size_t i = 0; i < ZB_COUNT_OF(grids); i++) {
+        train_grid(&grids[i], ZB_P2P_AUTO, N_GPUS);
+    }
+}
+
+/* A first message of each link, then one for each microbatch where a boundary
+ * has any. */
+static void messages_over_links_train_as_the_cpu(void)
+{
+    for (size_t i = 0; i < ZB_COUNT_OF(linked_grids); i++) {
+        const struct ru_grid *g = &linked_grids[i];
+        int n_columns = g->tp * g->sp * g->dp;
+        /* All boundaries but the turn of the V, both ways. */
+        int n_links = 2 * (2 * g->pp - 2) * n_columns;
+        int n;
+
+        train_grid(g, ZB_P2P_NCCL, N_LINKED_GPUS);
+        CU_ASSERT_EQUAL(fake_cuda_count("connection"), n_links);
+        n = (int)fake_cuda_count("message") / 2 - n_links;
+        CU_ASSERT(n > 0 && n % (N_STEPS * N_ROWS / 2 / g->dp) == 0);
+        CU_ASSERT_EQUAL(fake_cuda_live(), 0);
     }
 }
 
@@ -121,43 +166,147 @@ static uint64_t n_stops(void)
     return sum;
 }
 
-static void steps_after_the_first_allocate_nothing(void)
+/* Nothing stops a device once n_free steps were done. */
+static void check_steps(const struct ru_grid *g, enum zb_p2p p2p, int n_gpus,
+                        int n_free)
+{
+    struct zb_model *m = model_for(g);
+    struct zb_session_opts o = opts_of(g, "cuda", p2p);
+    struct zb_session *s = NULL;
+    struct zb_step_result res = {.loss = 0};
+    uint64_t stops = 0, links = 0, allocs = 0;
+    struct ru_batch b;
+
+    fake_cuda_reset(n_gpus, 1, 0);
+    ZBT_OK(zb_session_new(m, &o, &s));
+    ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
+    for (int k = 0; k < 4; k++) {
+        if (k == n_free) {
+            stops = n_stops();
+            links = fake_cuda_count("connection");
+        }
+        if (k == 2) {
+            allocs = zb_mem_count();
+        }
+        ZBT_OK(zb_train_step(s, &b.in, 1e-3, &res));
+    }
+    CU_ASSERT(stops > 0);
+    CU_ASSERT_EQUAL(n_stops(), stops);
+    CU_ASSERT_EQUAL(fake_cuda_count("connection"), links);
+    CU_ASSERT_EQUAL(zb_mem_count(), allocs);
+    zb_session_free(s);
+    ru_batch_release(&b);
+    zb_model_free(m);
+    CU_ASSERT_FATAL(no_reports("steps"));
+}
+
+static void steps_allocate_nothing(void)
 {
     for (size_t i = 0; i < ZB_COUNT_OF(grids); i++) {
-        struct zb_model *m = model_for(&grids[i]);
-        struct zb_session_opts o = ru_grid_opts(&grids[i], N_ROWS);
-        struct zb_session *s = NULL;
+        check_steps(&grids[i], ZB_P2P_AUTO, N_GPUS, 1);
+    }
+    for (size_t i = 0; i < ZB_COUNT_OF(linked_grids); i++) {
+        check_steps(&linked_grids[i], ZB_P2P_NCCL, N_LINKED_GPUS, 0);
+    }
+}
+
+/* ---- what goes wrong with links ------------------------------------------ */
+
+#define LONGEST_S 10.0
+
+static void gpu_whose_messages_are_lost_ends_the_run(void)
+{
+    const struct ru_grid *g = &linked_grids[1];
+    struct zb_session_opts o = opts_of(g, "cuda", ZB_P2P_NCCL);
+    struct zb_model *m = model_for(g);
+
+    for (int gpu = 0; gpu < 4; gpu++) {
         struct zb_step_result res = {.loss = 0};
-        uint64_t stops = 0, allocs = 0;
+        int64_t live = zb_mem_live(), begin = zb_now_ns();
+        struct zb_session *s = NULL;
         struct ru_batch b;
 
-        fake_cuda_reset(N_GPUS, 1, 0);
-        o.backend = "cuda";
-        o.gpus = gpus;
+        fake_cuda_reset(N_LINKED_GPUS, (uint64_t)gpu, DELAY_US);
         ZBT_OK(zb_session_new(m, &o, &s));
         ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
-        for (int k = 0; k < 4; k++) {
-            if (k == 2) {
-                stops = n_stops();
-                allocs = zb_mem_count();
-            }
-            ZBT_OK(zb_train_step(s, &b.in, 1e-3, &res));
-        }
-        CU_ASSERT(stops > 0);
-        CU_ASSERT_EQUAL(n_stops(), stops);
-        CU_ASSERT_EQUAL(zb_mem_count(), allocs);
+        ZBT_OK(zb_train_step(s, &b.in, 1e-3, &res));
+        fake_cuda_mute(gpu);
+        CU_ASSERT_EQUAL(zb_train_step(s, &b.in, 1e-3, &res), ZB_EDEVICE);
+        CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "NCCL says: remote"));
+        CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "stage"));
         zb_session_free(s);
         ru_batch_release(&b);
-        zb_model_free(m);
-        CU_ASSERT_FATAL(no_reports("steps"));
+        CU_ASSERT((double)(zb_now_ns() - begin) * 1e-9 < LONGEST_S);
+        CU_ASSERT_EQUAL(zb_mem_live(), live);
+        CU_ASSERT_EQUAL(fake_cuda_live(), 0);
+        CU_ASSERT_FATAL(no_reports("a lost GPU"));
     }
+    zb_model_free(m);
+}
+
+/* Wherever CUDA or NCCL fails, in set-up or in a step, the run ends with that,
+ * in time, and gives everything back. */
+static void failure_of_any_call_ends_the_run(void)
+{
+    const struct ru_grid *g = &linked_grids[0];
+    struct zb_session_opts o = opts_of(g, "cuda", ZB_P2P_NCCL);
+    struct zb_model *m = model_for(g);
+    struct ru_batch b;
+    uint64_t step = zbt_is_long() ? 1 : 17;
+    int n_failed = 0, has_failed = 1;
+
+    ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
+    for (uint64_t k = 1; has_failed; k += step) {
+        struct zb_step_result res = {.loss = 0};
+        int64_t begin = zb_now_ns();
+        struct zb_session *s = NULL;
+        enum zb_status st;
+
+        fake_cuda_reset(N_LINKED_GPUS, k, 0);
+        fake_cuda_fail_at(k, cudaErrorUnknown);
+        st = zb_session_new(m, &o, &s);
+        st = st == ZB_OK ? zb_train_step(s, &b.in, 1e-3, &res) : st;
+        has_failed = fake_cuda_has_failed();
+        n_failed += st != ZB_OK;
+        CU_ASSERT(st == ZB_OK || st == ZB_EDEVICE || st == ZB_EUNSUPPORTED);
+        zb_session_free(s);
+        CU_ASSERT((double)(zb_now_ns() - begin) * 1e-9 < LONGEST_S);
+        (void)fake_cuda_n_reports(); /* a call that failed orders nothing */
+    }
+    CU_ASSERT(n_failed > 10);
+    ru_batch_release(&b);
+    zb_model_free(m);
+}
+
+static void devices_that_share_a_gpu_are_refused(void)
+{
+    const struct ru_grid *g = &linked_grids[0];
+    struct zb_session_opts o = opts_of(g, "cuda", ZB_P2P_NCCL);
+    struct zb_model *m = model_for(g);
+    static const int shared[] = {1, 1};
+    struct zb_session *s = NULL;
+
+    fake_cuda_reset(N_LINKED_GPUS, 1, 0);
+    o.gpus = shared;
+    CU_ASSERT_EQUAL(zb_session_new(m, &o, &s), ZB_ECONFIG);
+    CU_ASSERT_PTR_NOT_NULL(
+        strstr(zb_error_text(), "devices 0 and 1 share GPU 1"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "p2p = copy"));
+    o.backend = "cpu";
+    CU_ASSERT_EQUAL(zb_session_new(m, &o, &s), ZB_EUNSUPPORTED);
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "p2p = nccl: the cpu"));
+    zb_model_free(m);
 }
 
 int main(void)
 {
     static const struct zbt_case cases[] = {
         ZBT_CASE(every_grid_trains_as_the_cpu_for_any_delays),
-        ZBT_CASE(steps_after_the_first_allocate_nothing),
+        ZBT_CASE(messages_over_links_train_as_the_cpu),
+        ZBT_CASE(steps_allocate_nothing),
+        ZBT_CASE(gpu_whose_messages_are_lost_ends_the_run),
+        ZBT_CASE(failure_of_any_call_ends_the_run),
+        ZBT_CASE(devices_that_share_a_gpu_are_refused),
     };
 
     return zbt_run("cuda_run", cases, ZB_COUNT_OF(cases));

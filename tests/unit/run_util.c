@@ -163,6 +163,16 @@ static const int *gpus(void)
     return n != NULL && strcmp(n, "4") == 0 ? in_turn_on_four : all_on_one;
 }
 
+/* How messages go, as the environment says. */
+static enum zb_p2p p2p(void)
+{
+    const char *name = getenv("ZB_TEST_P2P");
+
+    return name == NULL                ? ZB_P2P_AUTO
+           : strcmp(name, "nccl") == 0 ? ZB_P2P_NCCL
+                                       : ZB_P2P_COPY;
+}
+
 struct zb_session_opts ru_opts(int n_stages, int n_micro, int64_t max_rows)
 {
     const char *backend = getenv("ZB_TEST_BACKEND");
@@ -177,8 +187,8 @@ struct zb_session_opts ru_opts(int n_stages, int n_micro, int64_t max_rows)
     o.max_seq = RU_SEQ;
     o.seed = 7;
     o.watchdog_s = 60;
-    o.gpus = gpus();
-    o.p2p = getenv("ZB_TEST_P2P") != NULL ? ZB_P2P_COPY : ZB_P2P_AUTO;
+    o.p2p = p2p();
+    o.gpus = o.p2p == ZB_P2P_NCCL ? NULL : gpus(); /* a GPU for each */
     o.check_seed = seed != NULL ? strtoull(seed, NULL, 10) : 0;
     o.check_delay_us = 20;
     return o;

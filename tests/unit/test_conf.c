@@ -370,7 +370,6 @@ static void overrides_replace_and_last_one_wins(void)
 static void missing_features_are_refused_by_name(void)
 {
     static const char *const asks[][2] = {
-        {"parallel.p2p=nccl", "messages by NCCL"},
         {"checkpoint.dir=out", "checkpoints"},
         {"checkpoint.interval=10", "checkpoints"},
         {"data.format=npy", "array files"},

@@ -350,6 +350,7 @@ static void replicas_are_equal_after_every_step(void)
     struct ru_batch b;
 
     o.backend = "cpu"; /* whose memory can be looked at */
+    o.p2p = ZB_P2P_AUTO;
     ru_batch_init(&b, 8, RU_SEQ, 1);
     ZBT_OK(zb_session_new(m, &o, &s));
     for (int step = 0; step < 5; step++) {

@@ -165,6 +165,7 @@ static void copies_stay_equal(void)
     struct ru_batch b;
 
     o.backend = "cpu"; /* whose memory can be looked at */
+    o.p2p = ZB_P2P_AUTO;
     ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
     ZBT_OK(zb_session_new(m, &o, &s));
     for (int step = 0; step < 3; step++) {
