@@ -434,6 +434,17 @@ static enum zb_recompute recompute_of(int choice)
     return recompute[choice];
 }
 
+static enum zb_p2p p2p_of(int choice)
+{
+    static const enum zb_p2p p2p[] = {
+        [ZB_CONF_P2P_AUTO] = ZB_P2P_AUTO,
+        [ZB_CONF_P2P_NCCL] = ZB_P2P_NCCL,
+        [ZB_CONF_P2P_COPY] = ZB_P2P_COPY,
+    };
+
+    return p2p[choice];
+}
+
 static struct zb_scaler_opts scaler_of(const struct zb_conf_precision *c)
 {
     struct zb_scaler_opts o = {
@@ -482,7 +493,7 @@ static enum zb_status set_session(struct zbrun_job *job)
     o->device_mem = (size_t)c->schedule.device_mem;
     o->has_metadata_cache = c->parallel.enable_metadata_cache;
     o->overlap_p2p = c->parallel.overlap_p2p;
-    o->p2p = c->parallel.p2p == ZB_CONF_P2P_COPY ? ZB_P2P_COPY : ZB_P2P_AUTO;
+    o->p2p = p2p_of(c->parallel.p2p);
     o->threads_per_device = c->train.threads_per_device > 0
                                 ? c->train.threads_per_device
                                 : default_threads(job->n_devices);

@@ -57,7 +57,7 @@ static const struct zb_conf_choice partition_choices[] = {
 
 static const struct zb_conf_choice p2p_choices[] = {
     {"auto", ZB_CONF_P2P_AUTO, NULL},
-    {"nccl", ZB_CONF_P2P_NCCL, "messages by NCCL"},
+    {"nccl", ZB_CONF_P2P_NCCL, NULL},
     {"copy", ZB_CONF_P2P_COPY, NULL},
     {NULL, 0, NULL},
 };
@@ -208,7 +208,8 @@ static const struct zb_conf_opt table[] = {
      .help = "Hand tensors over while the device goes on computing."},
     {ROW(parallel, p2p, ENUM, "auto"), .choices = p2p_choices,
      .help = "What carries tensors between stages: copies into the receiver's "
-             "memory; auto: those on GPUs, where memory is shared none."},
+             "memory; NCCL, where every device has a GPU to itself; auto: copies "
+             "on GPUs, where memory is shared nothing."},
     {ROW(parallel, overlap_communication, BOOL, "true"),
      .help = "Reduce gradients while the step goes on (data parallel)."},
     {ROW(parallel, overlap_allgather, BOOL, "true"),
