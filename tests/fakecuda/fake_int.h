@@ -13,6 +13,7 @@
 #define FAKE_INT_H
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -295,7 +296,8 @@ struct gpu {
     size_t used = 0;
     int n_streams = 0;
     bool is_apart[64] = {}, has_access[64] = {};
-    bool is_mute = false;      /* its messages do not arrive */
+    bool is_mute = false;      /* its messages do not arrive, */
+    std::chrono::steady_clock::time_point told; /* which is told from then on */
     std::deque<unit> launched; /* if all were done one after the other: left */
 };
 

@@ -280,10 +280,14 @@ void forget_communicators()
     the().under_way.clear();
 }
 
-static bool has_mute_rank(const ncclComm *c)
+static bool has_lost_rank(const ncclComm *c)
 {
+    auto now = std::chrono::steady_clock::now();
+
     for (const ncclComm *r : c->all->rank) {
-        if (r != nullptr && the().gpus[(size_t)r->gpu].is_mute) {
+        const gpu *g = r != nullptr ? &the().gpus[(size_t)r->gpu] : nullptr;
+
+        if (g != nullptr && g->is_mute && now >= g->told) {
             return true;
         }
     }
@@ -392,7 +396,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
     if (it == nullptr) {
         return ncclInvalidArgument;
     }
-    if (has_mute_rank(it)) {
+    if (has_lost_rank(it)) {
         *state = ncclRemoteError;
         return ncclSuccess;
     }

@@ -257,12 +257,14 @@ int fake_cuda_has_failed(void)
     return the().has_failed;
 }
 
-void fake_cuda_mute(int gpu)
+void fake_cuda_mute(int gpu, int after_ms)
 {
     state &s = the();
     std::unique_lock<std::mutex> lock(s.mu);
 
     s.gpus[(size_t)gpu].is_mute = true;
+    s.gpus[(size_t)gpu].told = std::chrono::steady_clock::now() +
+                               std::chrono::milliseconds(after_ms);
 }
 
 void fake_cuda_part(int gpu, int other)

@@ -214,23 +214,26 @@ static void steps_allocate_nothing(void)
 
 #define LONGEST_S 10.0
 
+/* At once: who sends or receives next hears of it; later, when all wait for
+ * their streams: nobody but the host. */
 static void gpu_whose_messages_are_lost_ends_the_run(void)
 {
     const struct ru_grid *g = &linked_grids[1];
     struct zb_session_opts o = opts_of(g, "cuda", ZB_P2P_NCCL);
     struct zb_model *m = model_for(g);
 
-    for (int gpu = 0; gpu < 4; gpu++) {
+    for (int i = 0; i < 8; i++) {
+        int gpu = i % 4, after_ms = i / 4 * 400;
         struct zb_step_result res = {.loss = 0};
         int64_t live = zb_mem_live(), begin = zb_now_ns();
         struct zb_session *s = NULL;
         struct ru_batch b;
 
-        fake_cuda_reset(N_LINKED_GPUS, (uint64_t)gpu, DELAY_US);
+        fake_cuda_reset(N_LINKED_GPUS, (uint64_t)i, DELAY_US);
         ZBT_OK(zb_session_new(m, &o, &s));
         ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
         ZBT_OK(zb_train_step(s, &b.in, 1e-3, &res));
-        fake_cuda_mute(gpu);
+        fake_cuda_mute(gpu, after_ms);
         CU_ASSERT_EQUAL(zb_train_step(s, &b.in, 1e-3, &res), ZB_EDEVICE);
         CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "NCCL says: remote"));
         CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "stage"));

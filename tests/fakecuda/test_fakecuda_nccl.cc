@@ -555,7 +555,7 @@ static void mute_gpu_is_a_remote_error()
     pair p(0, 1), q(1, 2);
 
     p.connect();
-    fake_cuda_mute(0);
+    fake_cuda_mute(0, 0);
     ASKED(p.send());
     ASKED(p.take());
     CU_ASSERT_EQUAL(settle(p.comm[1]), ncclRemoteError);

@@ -73,8 +73,8 @@ void fake_cuda_set_memory(size_t bytes);
 void fake_cuda_part(int gpu, int other);
 
 /* Messages that this GPU launches from now on never arrive, and communicators
- * with a rank on it say so (ncclRemoteError). */
-void fake_cuda_mute(int gpu);
+ * with a rank on it say so (ncclRemoteError) after so many milliseconds. */
+void fake_cuda_mute(int gpu, int after_ms);
 
 /* ---- reports and counts ------------------------------------------------- */
 
