@@ -18,7 +18,8 @@
  * Threads: a device, its streams, events and memory belong to the worker that
  * opened it; only that thread calls functions on them. Two things cross: an
  * event may be waited for by streams of other devices, and kernels may read or
- * write memory of another device of the same opened backend.
+ * write memory of another device of the same opened backend where
+ * find_reach() says that they reach it.
  */
 #ifndef ZB_BACKEND_H
 #define ZB_BACKEND_H
@@ -145,6 +146,21 @@ struct zb_link_ops {
     void (*close)(struct zb_link *link);
 };
 
+/* How two devices of a run reach each other's memory. */
+enum zb_reach {
+    ZB_REACH_SHARED, /* it is one memory */
+    ZB_REACH_PEER,   /* kernels and copies of each reach the other's */
+    ZB_REACH_NONE    /* only host memory is between them: that of host_alloc() is
+                       read by kernels of both */
+};
+
+/* Two devices, and what find_reach() found out. */
+struct zb_pair {
+    int a, b;
+    enum zb_reach reach;
+    char why[160]; /* of ZB_REACH_NONE: "no peer access between GPUs 0 and 1" */
+};
+
 struct zb_backend_ops {
     const char *name;
     const char *summary; /* one line for --version and --help */
@@ -161,6 +177,14 @@ struct zb_backend_ops {
      * is built with. */
     void (*describe)(const struct zb_backend_opts *opts, char *text,
                      size_t size);
+
+    /* Find out how the devices of n pairs reach each other: fill in `reach` and
+     * `why`. Once, before devices are opened: nobody must use what is not
+     * reached. May copy between them for some milliseconds, since asking is not
+     * enough; with may_try 0 it does not, and only memory that is shared is
+     * taken to be reached. */
+    enum zb_status (*find_reach)(struct zb_backend *be, int may_try,
+                                 struct zb_pair *pair, int n);
 
     /* The calling thread becomes the owner of device `index`. */
     enum zb_status (*device_open)(struct zb_backend *be, int index,
@@ -216,6 +240,13 @@ struct zb_backend_ops {
     enum zb_status (*copy_out)(struct zb_stream *stream, void *host_dst,
                                const void *src, size_t bytes,
                                const char *label);
+
+    /* Copy from memory of the stream's device to that of another, or of itself.
+     * Devices that do not reach each other may be slow here, or fail. */
+    enum zb_status (*copy_peer)(struct zb_stream *stream,
+                                const struct zb_device *to, void *dst,
+                                const void *src, size_t bytes,
+                                const char *label);
 
     /* ---- for reports and checks: other backends do nothing here ---- */
 

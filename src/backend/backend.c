@@ -77,6 +77,41 @@ void zb_backend_no_words(const struct zb_backend_opts *opts, char *text,
     }
 }
 
+enum zb_status zb_backend_all_shared(struct zb_backend *be, int may_try,
+                                     struct zb_pair *pair, int n)
+{
+    (void)be;
+    (void)may_try;
+    for (int i = 0; i < n; i++) {
+        pair[i].reach = ZB_REACH_SHARED;
+    }
+    return ZB_OK;
+}
+
+enum zb_status zb_backend_copy_by_kernel(
+    enum zb_status (*launch)(struct zb_stream *stream,
+                             const struct zb_launch *launch),
+    struct zb_stream *stream, void *dst, const void *src, size_t bytes,
+    const char *label)
+{
+    const struct zb_k_copy k = {.rows = 1,
+                                .cols = (int64_t)bytes,
+                                .ldx = (int64_t)bytes,
+                                .ldy = (int64_t)bytes,
+                                .elem_bytes = 1,
+                                .x = src,
+                                .y = dst};
+    const struct zb_launch l = {
+        .kernel = ZB_K_copy,
+        .label = label,
+        .params = &k,
+        .n_access = 2,
+        .access = {{src, bytes, ZB_READ}, {dst, bytes, ZB_WRITE}},
+    };
+
+    return bytes == 0 ? ZB_OK : launch(stream, &l);
+}
+
 enum zb_status zb_backend_plain_alloc(struct zb_backend *be, size_t bytes,
                                       const char *what, void **ptr_out)
 {

@@ -28,11 +28,20 @@ enum zb_status zb_backend_no_spend(struct zb_stream *stream, int64_t ns);
 void zb_backend_no_delay(struct zb_event *event, int64_t ns);
 
 /* For backends whose devices are this machine's processor: describe nothing,
- * and host memory like any other. */
+ * one memory, and host memory like any other. */
 void zb_backend_no_words(const struct zb_backend_opts *opts, char *text,
                          size_t size);
+enum zb_status zb_backend_all_shared(struct zb_backend *be, int may_try,
+                                     struct zb_pair *pair, int n);
 enum zb_status zb_backend_plain_alloc(struct zb_backend *be, size_t bytes,
                                       const char *what, void **ptr_out);
 void zb_backend_plain_free(struct zb_backend *be, void *ptr);
+
+/* For copy_peer: a kernel that copies, by this function. */
+enum zb_status zb_backend_copy_by_kernel(
+    enum zb_status (*launch)(struct zb_stream *stream,
+                             const struct zb_launch *launch),
+    struct zb_stream *stream, void *dst, const void *src, size_t bytes,
+    const char *label) ZB_CHECKED;
 
 #endif

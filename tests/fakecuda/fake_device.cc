@@ -206,3 +206,18 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
     g.has_access[peer] = true;
     return c.end(cudaSuccess);
 }
+
+cudaError_t cudaDeviceDisablePeerAccess(int peer)
+{
+    call c("cudaDeviceDisablePeerAccess");
+
+    if (c.fault != cudaSuccess || !is_gpu(peer)) {
+        return c.end(cudaErrorInvalidDevice);
+    }
+    gpu &g = the().gpus[(size_t)me().gpu];
+    if (!g.has_access[peer]) {
+        return c.end(cudaErrorPeerAccessNotEnabled);
+    }
+    g.has_access[peer] = false;
+    return c.end(cudaSuccess);
+}

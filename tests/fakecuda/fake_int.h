@@ -134,6 +134,9 @@ bool is_in_window(uintptr_t addr);
 bool is_address(uintptr_t word);
 /* "bytes [16, 32) of allocation 3 (arena, 4096 bytes, GPU 1)" */
 std::string name_range(const allocation &a, uintptr_t lo, uintptr_t hi);
+/* Whether all of a range is page-locked host memory, which kernels may touch.
+ */
+bool is_page_locked(uintptr_t lo, uintptr_t hi);
 /* Report bytes behind the end that are no longer as they were. */
 void check_bounds(const allocation &a);
 
@@ -223,6 +226,8 @@ void destroy_all_streams(std::unique_lock<std::mutex> &lock);
  * `can_cross`: to other GPUs' memory without peer access. */
 bool access_device(CUstream_st *s, const touch &me, const range &r,
                    bool can_cross);
+/* The same for host memory. */
+bool access_host(CUstream_st *s, const touch &me, const range &r);
 /* An operation of the stream begins that touches what was said of its kernels;
  * `ok_out` as the result of access_device(). */
 touch begin_declared(CUstream_st *s, const std::string &name, bool *ok_out);
@@ -299,6 +304,8 @@ struct gpu {
     bool is_mute = false;      /* its messages do not arrive, */
     std::chrono::steady_clock::time_point told; /* which is told from then on */
     std::deque<unit> launched; /* if all were done one after the other: left */
+    /* What goes to or from the other by itself arrives wrong, or never. */
+    bool is_corrupt[64] = {}, is_stuck[64] = {};
 };
 
 /* A host thread. */
@@ -345,6 +352,8 @@ struct state {
     uint64_t drop_wait = 0, fail_at = 0;
     cudaError_t fail_with = cudaSuccess;
     bool has_failed = false;
+    /* What is stuck goes on when this is no longer what it was. */
+    std::atomic<uint64_t> unstuck{0};
 };
 
 state &the();

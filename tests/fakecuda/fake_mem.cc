@@ -84,6 +84,16 @@ std::string name_range(const allocation &a, uintptr_t lo, uintptr_t hi)
            (a.is_live ? ")" : ", freed)");
 }
 
+bool is_page_locked(uintptr_t lo, uintptr_t hi)
+{
+    for (const auto &[ptr, size] : the().host_memory) {
+        if (lo >= (uintptr_t)ptr && hi <= (uintptr_t)ptr + size) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* ---- forbidden accesses -------------------------------------------------- */
 
 /* The allocation behind whose bytes this address is, or NULL. */

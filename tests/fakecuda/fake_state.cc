@@ -46,6 +46,28 @@ static long from_environment(const char *name, long otherwise)
     return text != nullptr && *text != '\0' ? std::atol(text) : otherwise;
 }
 
+using pairs = bool (gpu::*)[MAX_GPUS];
+
+static void set_pair(state &s, int a, int b, pairs of)
+{
+    (s.gpus[(size_t)a].*of)[b] = true;
+    (s.gpus[(size_t)b].*of)[a] = true;
+}
+
+/* "0-1,2-3" */
+static void set_pairs(state &s, const char *name, pairs of)
+{
+    const char *text = std::getenv(name);
+    int a, b, n;
+
+    while (text != nullptr && std::sscanf(text, "%d-%d%n", &a, &b, &n) == 2 &&
+           (size_t)a < s.gpus.size() && (size_t)b < s.gpus.size()) {
+        set_pair(s, a, b, of);
+        text += n;
+        text += *text == ',';
+    }
+}
+
 static state *first_state()
 {
     state *s = new state;
@@ -53,6 +75,9 @@ static state *first_state()
     set_up(*s, (int)from_environment("FAKE_CUDA_GPUS", 4),
            (uint64_t)from_environment("FAKE_CUDA_SEED", 0),
            (int)from_environment("FAKE_CUDA_DELAY_US", 50));
+    set_pairs(*s, "FAKE_CUDA_APART", &gpu::is_apart);
+    set_pairs(*s, "FAKE_CUDA_CORRUPT", &gpu::is_corrupt);
+    set_pairs(*s, "FAKE_CUDA_BLOCK", &gpu::is_stuck);
     std::atexit(at_exit);
     return s;
 }
@@ -185,6 +210,7 @@ void fake_cuda_reset(int n_gpus, uint64_t seed, int max_delay_us)
     std::unique_lock<std::mutex> lock(s.mu);
 
     give_up_messages();
+    s.unstuck++;
     destroy_all_streams(lock);
     for (const auto &entry : s.allocations) {
         if (entry.second.is_live) {
@@ -269,9 +295,21 @@ void fake_cuda_mute(int gpu, int after_ms)
 
 void fake_cuda_part(int gpu, int other)
 {
-    state &s = the();
-    std::unique_lock<std::mutex> lock(s.mu);
+    std::unique_lock<std::mutex> lock(the().mu);
 
-    s.gpus[(size_t)gpu].is_apart[other] = true;
-    s.gpus[(size_t)other].is_apart[gpu] = true;
+    set_pair(the(), gpu, other, &fake::gpu::is_apart);
+}
+
+void fake_cuda_corrupt(int gpu, int other)
+{
+    std::unique_lock<std::mutex> lock(the().mu);
+
+    set_pair(the(), gpu, other, &fake::gpu::is_corrupt);
+}
+
+void fake_cuda_block(int gpu, int other)
+{
+    std::unique_lock<std::mutex> lock(the().mu);
+
+    set_pair(the(), gpu, other, &fake::gpu::is_stuck);
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "fake_launch.h"
 
@@ -75,7 +76,7 @@ bool access_device(CUstream_st *s, const touch &me, const range &r,
     return f.other.slot < 0;
 }
 
-static bool access_host(CUstream_st *s, const touch &me, const range &r)
+bool access_host(CUstream_st *s, const touch &me, const range &r)
 {
     state &all = the();
     clock_of before = s->clock;
@@ -163,6 +164,13 @@ static uint64_t checksum(const char *bytes, size_t size)
     return h;
 }
 
+/* Whether a stream is to write the range first: what it holds now says nothing.
+ */
+static bool is_filled_by_stream(uintptr_t lo, uintptr_t hi)
+{
+    return the().host_seen.pending(lo, hi, READ, the().waited_for).slot >= 0;
+}
+
 /* By a stream's thread: the source must be as it was when the copy began. */
 static void copy_from_host(char *to, const char *from, size_t size,
                            uint64_t sum, const std::string *what)
@@ -176,11 +184,47 @@ static void copy_from_host(char *to, const char *from, size_t size,
     }
 }
 
+/* Of memory: -1 is the host. */
+static int gpu_of(const void *ptr)
+{
+    return is_in_window((uintptr_t)ptr) ? find_allocation((uintptr_t)ptr)->gpu
+                                        : -1;
+}
+
+/* Between two GPUs: by itself where one may access the other, else by the
+ * driver, over host memory. */
+static std::function<void()> copy_between(int from_gpu, int to_gpu, char *to,
+                                          const char *from, size_t size)
+{
+    const gpu *g =
+        from_gpu >= 0 && to_gpu >= 0 ? &the().gpus[(size_t)from_gpu] : nullptr;
+    bool is_direct =
+        g != nullptr && (g->has_access[to_gpu] ||
+                         the().gpus[(size_t)to_gpu].has_access[from_gpu]);
+
+    if (is_direct && g->is_stuck[to_gpu]) {
+        return [was = the().unstuck.load()] {
+            while (the().unstuck.load() == was) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            }
+        };
+    }
+    if (is_direct && g->is_corrupt[to_gpu]) {
+        return [to, from, size] {
+            std::memmove(to, from, size);
+            to[size / 2] = (char)(to[size / 2] ^ 0x40);
+        };
+    }
+    return [to, from, size] { std::memmove(to, from, size); };
+}
+
 static void enqueue_copy(CUstream_st *s, void *dst, const void *src,
                          size_t size, const char *name)
 {
     touch me = begin_work(s, name);
-    bool is_from_host = !is_in_window((uintptr_t)src);
+    uintptr_t at = (uintptr_t)src;
+    bool is_from_host =
+        !is_in_window(at) && !is_filled_by_stream(at, at + size);
     work w;
     char *from = end_of(s, me, w, src, size, READ);
     char *to = end_of(s, me, w, dst, size, WRITE);
@@ -196,7 +240,7 @@ static void enqueue_copy(CUstream_st *s, void *dst, const void *src,
             copy_from_host(to, from, size, sum, what);
         };
     } else {
-        w.run = [to, from, size] { std::memmove(to, from, size); };
+        w.run = copy_between(gpu_of(src), gpu_of(dst), to, from, size);
     }
     push(s, std::move(w));
 }
@@ -294,7 +338,10 @@ touch begin_declared(CUstream_st *s, const std::string &name, bool *ok_out)
                me.what->c_str());
     }
     for (const range &r : s->touches) {
-        ok = (r.lo == r.hi || access_device(s, me, r, false)) && ok;
+        ok = (r.lo == r.hi ||
+              (is_page_locked(r.lo, r.hi) ? access_host(s, me, r)
+                                          : access_device(s, me, r, false))) &&
+             ok;
     }
     *ok_out = ok;
     return me;

@@ -472,6 +472,42 @@ static void source_changed_in_flight_is_reported(void)
     rig_close(&r);
 }
 
+/* Contents that come from a stream and not from the host. */
+static void host_memory_may_be_passed_on_between_streams(void)
+{
+    struct rig r;
+    zb_real host[N] = {0}, got[N] = {0};
+
+    rig_open(&r, 1, 50);
+    ZBT_OK(rig_stop(&r, r.s[0][0], "gate"));
+    ZBT_OK(rig_fill(&r, r.s[0][0], "x", r.x[0], N, 3));
+    ZBT_OK(r.ops->copy_out(r.s[0][0], host, r.x[0], BYTES, "out"));
+    ZBT_OK(rig_order(&r, 0, r.s[0][0], r.s[0][1]));
+    ZBT_OK(r.ops->copy_in(r.s[0][1], r.y[0], host, BYTES, "in"));
+    ZBT_OK(r.ops->copy_out(r.s[0][1], got, r.y[0], BYTES, "out again"));
+    rig_open_gate();
+    ZBT_OK(r.ops->stream_sync(r.s[0][1]));
+    CU_ASSERT_EQUAL(got[0], 3);
+    CU_ASSERT_EQUAL(got[N - 1], 3);
+    CU_ASSERT_EQUAL(rig_close(&r), 0);
+}
+
+static void host_memory_passed_on_too_early_is_reported(void)
+{
+    struct rig r;
+    zb_real host[N] = {0};
+
+    rig_open(&r, 1, 50);
+    ZBT_OK(rig_fill(&r, r.s[0][0], "x", r.x[0], N, 3));
+    ZBT_OK(r.ops->copy_out(r.s[0][0], host, r.x[0], BYTES, "out"));
+    CU_ASSERT_EQUAL(r.ops->copy_in(r.s[0][1], r.y[0], host, BYTES, "in"),
+                    ZB_EDEVICE);
+    CU_ASSERT(rig_reported(&r, "host: read of host memory", "\"in\"",
+                           "its write by \"out\""));
+    rig_settle(&r);
+    rig_close(&r);
+}
+
 /* Far more host ranges than are ever in flight: they are forgotten. */
 static void many_host_ranges_in_turn_have_no_report(void)
 {
@@ -671,6 +707,8 @@ int main(void)
         ZBT_CASE(host_access_after_sync_is_fine),
         ZBT_CASE(unordered_copies_to_one_host_range_are_reported),
         ZBT_CASE(source_changed_in_flight_is_reported),
+        ZBT_CASE(host_memory_may_be_passed_on_between_streams),
+        ZBT_CASE(host_memory_passed_on_too_early_is_reported),
         ZBT_CASE(many_host_ranges_in_turn_have_no_report),
         ZBT_CASE(device_closed_with_live_memory_is_reported),
         ZBT_CASE(event_recorded_on_other_device_is_reported),

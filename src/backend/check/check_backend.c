@@ -378,12 +378,23 @@ static enum zb_status check_host_access(struct zb_device *device,
     return zb_ck_state(be);
 }
 
+static enum zb_status check_copy_peer(struct zb_stream *stream,
+                                      const struct zb_device *to, void *dst,
+                                      const void *src, size_t bytes,
+                                      const char *label)
+{
+    (void)to;
+    return zb_backend_copy_by_kernel(zb_ck_launch, stream, dst, src, bytes,
+                                     label);
+}
+
 const struct zb_backend_ops zb_backend_check_ops = {
     .name = "check",
     .summary = "cpu with late execution; reports what no event orders",
     .open = open_over_cpu,
     .close = check_close,
     .describe = zb_backend_no_words,
+    .find_reach = zb_backend_all_shared,
     .device_open = check_device_open,
     .device_close = check_device_close,
     .mem_alloc = check_mem_alloc,
@@ -403,6 +414,7 @@ const struct zb_backend_ops zb_backend_check_ops = {
     .launch = zb_ck_launch,
     .copy_in = zb_ck_copy_in,
     .copy_out = zb_ck_copy_out,
+    .copy_peer = check_copy_peer,
     .stream_mark = zb_ck_stream_mark,
     .discard = zb_ck_op_discard,
     .host_access = check_host_access,

@@ -115,7 +115,7 @@ static int is_source_intact(struct ck_stream *s, const struct ck_entry *e)
     struct ck_backend *be = s->be;
     char who[440];
 
-    if (e->kind != CK_COPY_IN ||
+    if (e->kind != CK_COPY_IN || !e->has_checksum ||
         zb_ck_checksum(e->src, e->bytes) == e->checksum) {
         return 1;
     }

@@ -131,6 +131,10 @@ enum zb_status zb_ck_touch_host(struct ck_backend *be, struct ck_op *op,
                                 const void *ptr, size_t bytes,
                                 enum zb_access_mode mode) ZB_CHECKED;
 
+/* Whether a stream is to write part of that host memory first: what it holds now
+ * says nothing. */
+int zb_ck_is_host_pending(struct ck_backend *be, const void *ptr, size_t bytes);
+
 enum zb_status zb_ck_alloc_add(struct ck_backend *be, struct ck_device *dev,
                                void *ptr, size_t bytes,
                                const char *what) ZB_CHECKED;
@@ -161,7 +165,9 @@ struct ck_entry {
     void *dst;
     const void *src;
     size_t bytes;
-    uint64_t checksum; /* CK_COPY_IN: of the source when it was enqueued */
+    /* CK_COPY_IN: of the source when it was enqueued, if it was there. */
+    int has_checksum;
+    uint64_t checksum;
 };
 
 #define CK_QUEUE_LEN 256

@@ -339,6 +339,19 @@ enum zb_status zb_ck_touch_host(struct ck_backend *be, struct ck_op *op,
     return st;
 }
 
+int zb_ck_is_host_pending(struct ck_backend *be, const void *ptr, size_t bytes)
+{
+    uintptr_t a = (uintptr_t)ptr, b = a + bytes;
+    const struct ck_seg *seg = zb_ck_map_find(&be->host_map, a);
+
+    for (; seg != NULL && seg->start < b; seg = seg->next[0]) {
+        if (!zb_ck_is_before(&seg->write, &be->waited_for)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* ---- allocations -------------------------------------------------------- */
 
 enum zb_status zb_ck_alloc_add(struct ck_backend *be, struct ck_device *dev,

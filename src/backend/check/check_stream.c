@@ -503,8 +503,11 @@ static enum zb_status enqueue_copy(struct ck_stream *s, const struct copy *c)
     struct ck_entry *e;
     struct ck_mark me;
     enum zb_status st;
+    int is_there;
 
     pthread_mutex_lock(&s->be->mu);
+    is_there = c->kind == CK_COPY_IN &&
+               !zb_ck_is_host_pending(s->be, c->src, c->bytes);
     st = note_copy(s, c, &me);
     pthread_mutex_unlock(&s->be->mu);
     ZB_TRY(st);
@@ -513,7 +516,8 @@ static enum zb_status enqueue_copy(struct ck_stream *s, const struct copy *c)
     e->dst = c->dst;
     e->src = c->src;
     e->bytes = c->bytes;
-    if (c->kind == CK_COPY_IN) {
+    e->has_checksum = is_there;
+    if (is_there) {
         e->checksum = zb_ck_checksum(c->src, c->bytes);
     }
     push(s);

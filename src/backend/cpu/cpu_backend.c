@@ -190,12 +190,23 @@ static enum zb_status cpu_copy_out(struct zb_stream *stream, void *host_dst,
     return cpu_copy_in(stream, host_dst, src, bytes, label);
 }
 
+static enum zb_status cpu_copy_peer(struct zb_stream *stream,
+                                    const struct zb_device *to, void *dst,
+                                    const void *src, size_t bytes,
+                                    const char *label)
+{
+    (void)to;
+    return zb_backend_copy_by_kernel(cpu_launch, stream, dst, src, bytes,
+                                     label);
+}
+
 const struct zb_backend_ops zb_backend_cpu_ops = {
     .name = "cpu",
     .summary = "this machine's processor: oneDNN, OpenMP, vectorised kernels",
     .open = cpu_open,
     .close = cpu_close,
     .describe = zb_backend_no_words,
+    .find_reach = zb_backend_all_shared,
     .device_open = cpu_device_open,
     .device_close = cpu_device_close,
     .mem_alloc = zb_cpu_mem_alloc,
@@ -215,6 +226,7 @@ const struct zb_backend_ops zb_backend_cpu_ops = {
     .launch = cpu_launch,
     .copy_in = cpu_copy_in,
     .copy_out = cpu_copy_out,
+    .copy_peer = cpu_copy_peer,
     .stream_mark = zb_backend_no_mark,
     .discard = zb_backend_no_discard,
     .host_access = zb_backend_no_host_access,

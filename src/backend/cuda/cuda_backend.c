@@ -63,7 +63,6 @@ enum zb_status zb_cuda_check(const struct zb_device *dev, cudaError_t err,
 {
     enum zb_status st =
         err == cudaErrorMemoryAllocation ? ZB_ENOMEM : ZB_EDEVICE;
-    const char *apart = "";
 
     if (err == cudaSuccess) {
         return ZB_OK;
@@ -73,12 +72,12 @@ enum zb_status zb_cuda_check(const struct zb_device *dev, cudaError_t err,
         return zb_fail(st, "cuda: %s: %s%s", what, cudaGetErrorString(err),
                        hint_of(err));
     }
-    if (err == cudaErrorIllegalAddress) {
-        apart = dev->be->apart;
+    if (dev->index < 0) { /* not one of the run's */
+        return zb_fail(st, "GPU %d: %s: %s%s", dev->gpu, what,
+                       cudaGetErrorString(err), hint_of(err));
     }
-    return zb_fail(st, "device %d, GPU %d: %s: %s%s%s%s", dev->index, dev->gpu,
-                   what, cudaGetErrorString(err), hint_of(err),
-                   apart[0] != '\0' ? "; " : "", apart);
+    return zb_fail(st, "device %d, GPU %d: %s: %s%s", dev->index, dev->gpu,
+                   what, cudaGetErrorString(err), hint_of(err));
 }
 
 enum zb_status zb_cuda_use(const struct zb_device *dev)
@@ -208,84 +207,6 @@ static enum zb_status choose_gpus(const struct zb_backend_opts *opts, int *gpu)
     return ZB_OK;
 }
 
-/* ---- memory of others ---------------------------------------------------- */
-
-/* Note a pair of GPUs that do not reach each other. */
-static void note_apart(struct zb_cuda *be, int gpu, int peer)
-{
-    size_t len = strlen(be->apart);
-
-    if (len == 0) {
-        len = (size_t)snprintf(be->apart, sizeof(be->apart),
-                               "no access to each other's memory have GPUs");
-    }
-    snprintf(be->apart + len, sizeof(be->apart) - len, " %d and %d;", gpu,
-             peer);
-}
-
-static int is_first_use(const struct zb_cuda *be, int i)
-{
-    for (int k = 0; k < i; k++) {
-        if (be->gpu[k] == be->gpu[i]) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-static enum zb_status look_at_peers(struct zb_cuda *be)
-{
-    for (int i = 0; i < be->base.n_devices; i++) {
-        for (int k = 0; k < i; k++) {
-            int can = 0, back = 0;
-
-            if (be->gpu[k] == be->gpu[i] || !is_first_use(be, i) ||
-                !is_first_use(be, k)) {
-                continue;
-            }
-            ZB_TRY(zb_cuda_check(
-                NULL, cudaDeviceCanAccessPeer(&can, be->gpu[k], be->gpu[i]),
-                "ask for peer access"));
-            ZB_TRY(zb_cuda_check(
-                NULL, cudaDeviceCanAccessPeer(&back, be->gpu[i], be->gpu[k]),
-                "ask for peer access"));
-            if (!can || !back) {
-                note_apart(be, be->gpu[k], be->gpu[i]);
-            }
-        }
-    }
-    if (be->apart[0] != '\0') {
-        zb_log(ZB_LOG_WARN, "cuda: %s what they send each other can not arrive",
-               be->apart);
-    }
-    return ZB_OK;
-}
-
-/* Let this device's GPU reach the memory of all others of the run. */
-static enum zb_status enable_peers(const struct zb_device *dev)
-{
-    const struct zb_cuda *be = dev->be;
-
-    for (int i = 0; i < be->base.n_devices; i++) {
-        int can = 0;
-        cudaError_t err;
-
-        if (be->gpu[i] == dev->gpu || !is_first_use(be, i)) {
-            continue;
-        }
-        ZB_TRY(zb_cuda_check(
-            dev, cudaDeviceCanAccessPeer(&can, dev->gpu, be->gpu[i]),
-            "ask for peer access"));
-        err = can ? cudaDeviceEnablePeerAccess(be->gpu[i], 0) : cudaSuccess;
-        if (err == cudaErrorPeerAccessAlreadyEnabled) {
-            (void)cudaGetLastError();
-        } else {
-            ZB_TRY(zb_cuda_check(dev, err, "access to another GPU's memory"));
-        }
-    }
-    return ZB_OK;
-}
-
 /* ---- opening and closing ------------------------------------------------- */
 
 static void warn_of_environment(void)
@@ -312,15 +233,17 @@ static enum zb_status cuda_open(const struct zb_backend_opts *opts,
     be->base.ops = &zb_backend_cuda_ops;
     be->base.n_devices = opts->n_devices;
     be->gpu = zb_alloc_array((size_t)opts->n_devices, sizeof(*be->gpu));
-    if (be->gpu == NULL) {
+    be->is_apart =
+        zb_alloc_array((size_t)opts->n_devices * (size_t)opts->n_devices, 1);
+    if (be->gpu == NULL || be->is_apart == NULL) {
         goto err;
     }
     ZB_TRY_GOTO(st, choose_gpus(opts, be->gpu), err);
-    ZB_TRY_GOTO(st, look_at_peers(be), err);
     warn_of_environment();
     *be_out = &be->base;
     return ZB_OK;
 err:
+    zb_free(be->is_apart);
     zb_free(be->gpu);
     zb_free(be);
     return st;
@@ -330,6 +253,7 @@ static void cuda_close(struct zb_backend *be)
 {
     struct zb_cuda *cuda = (struct zb_cuda *)be;
 
+    zb_free(cuda->is_apart);
     zb_free(cuda->gpu);
     zb_free(cuda);
 }
@@ -338,7 +262,7 @@ static enum zb_status set_up(struct zb_device *dev)
 {
     ZB_TRY(zb_cuda_check(dev, cudaSetDevice(dev->gpu), "use the GPU"));
     ZB_TRY(attribute(dev->gpu, cudaDevAttrMultiProcessorCount, &dev->n_sm));
-    ZB_TRY(enable_peers(dev));
+    ZB_TRY(zb_cuda_enable_peers(dev));
     return zb_cuda_gemm_new(dev, &dev->gemm);
 }
 
@@ -456,6 +380,7 @@ const struct zb_backend_ops zb_backend_cuda_ops = {
     .open = cuda_open,
     .close = cuda_close,
     .describe = cuda_describe,
+    .find_reach = zb_cuda_find_reach,
     .device_open = cuda_device_open,
     .device_close = cuda_device_close,
     .mem_alloc = zb_cuda_mem_alloc,
@@ -475,6 +400,7 @@ const struct zb_backend_ops zb_backend_cuda_ops = {
     .launch = cuda_launch,
     .copy_in = zb_cuda_copy_in,
     .copy_out = zb_cuda_copy_out,
+    .copy_peer = zb_cuda_copy_peer,
     .stream_mark = cuda_stream_mark,
     .discard = cuda_discard,
     .host_access = cuda_host_access,

@@ -7,6 +7,9 @@
  * A device is a GPU as one worker uses it: several may be on one GPU. Its
  * streams, events and memory belong to the thread that opened it, which has
  * made that GPU current.
+ *
+ * zb_cuda_find_reach() may be called before devices are opened, and has some of
+ * its own for the time it takes.
  */
 #ifndef ZB_CUDA_INT_H
 #define ZB_CUDA_INT_H
@@ -30,9 +33,9 @@ struct zb_cuda_piece; /* cuda_mem.c: memory that is in use */
 struct zb_cuda {
     struct zb_backend base;
     int *gpu; /* [base.n_devices]: CUDA's number */
-    /* Which GPUs can not reach each other's memory, for messages; "" where all
-     * can. */
-    char apart[160];
+    /* [base.n_devices ^ 2]: 1: these two must not use each other's memory.
+     * Written before devices are opened. */
+    unsigned char *is_apart;
 };
 
 struct zb_device {
@@ -72,6 +75,15 @@ enum zb_status zb_cuda_check(const struct zb_device *dev, cudaError_t err,
 /* The calling thread's CUDA calls are about this device's GPU from now on. */
 enum zb_status zb_cuda_use(const struct zb_device *dev) ZB_CHECKED;
 
+/* ---- other GPUs' memory (cuda_peer.c) ------------------------------------ */
+
+enum zb_status zb_cuda_find_reach(struct zb_backend *be, int may_try,
+                                  struct zb_pair *pair, int n);
+
+/* Let this device's GPU reach the memory of those of the run that it can
+ * reach. */
+enum zb_status zb_cuda_enable_peers(const struct zb_device *dev) ZB_CHECKED;
+
 /* ---- memory (cuda_mem.c) ------------------------------------------------- */
 
 enum zb_status zb_cuda_mem_alloc(struct zb_device *dev, size_t bytes,
@@ -103,12 +115,20 @@ enum zb_status zb_cuda_stream_wait(struct zb_stream *stream,
                                    struct zb_event *event);
 enum zb_status zb_cuda_event_sync(struct zb_event *event);
 enum zb_status zb_cuda_stream_sync(struct zb_stream *stream);
+/* Whether the work before an event is done; does not wait. */
+enum zb_status zb_cuda_event_is_done(struct zb_event *event,
+                                     int *is_done_out) ZB_CHECKED;
 enum zb_status zb_cuda_copy_in(struct zb_stream *stream, void *dst,
                                const void *host_src, size_t bytes,
                                const char *label);
 enum zb_status zb_cuda_copy_out(struct zb_stream *stream, void *host_dst,
                                 const void *src, size_t bytes,
                                 const char *label);
+
+enum zb_status zb_cuda_copy_peer(struct zb_stream *stream,
+                                 const struct zb_device *to, void *dst,
+                                 const void *src, size_t bytes,
+                                 const char *label);
 
 /* ---- links (cuda_nccl.c) ------------------------------------------------- */
 

@@ -158,6 +158,17 @@ enum zb_status zb_cuda_event_sync(struct zb_event *event)
                          "work before an event");
 }
 
+enum zb_status zb_cuda_event_is_done(struct zb_event *event, int *is_done_out)
+{
+    cudaError_t err;
+
+    ZB_TRY(zb_cuda_use(event->dev));
+    err = cudaEventQuery(event->cuda);
+    *is_done_out = err != cudaErrorNotReady;
+    return *is_done_out ? zb_cuda_check(event->dev, err, "work before an event")
+                        : ZB_OK;
+}
+
 /* ---- copies -------------------------------------------------------------- */
 
 static enum zb_status copy(struct zb_stream *stream, void *dst,
@@ -185,4 +196,26 @@ enum zb_status zb_cuda_copy_out(struct zb_stream *stream, void *host_dst,
                                 const char *label)
 {
     return copy(stream, host_dst, src, bytes, cudaMemcpyDeviceToHost, label);
+}
+
+/* By a copy engine where the GPUs differ; without peer access the driver goes
+ * through host memory of its own. */
+enum zb_status zb_cuda_copy_peer(struct zb_stream *stream,
+                                 const struct zb_device *to, void *dst,
+                                 const void *src, size_t bytes,
+                                 const char *label)
+{
+    const struct zb_device *dev = stream->dev;
+
+    if (to->gpu == dev->gpu) {
+        return copy(stream, dst, src, bytes, cudaMemcpyDeviceToDevice, label);
+    }
+    if (bytes == 0) {
+        return ZB_OK;
+    }
+    ZB_TRY(zb_cuda_use(dev));
+    return zb_cuda_check(
+        dev,
+        cudaMemcpyPeerAsync(dst, to->gpu, src, dev->gpu, bytes, stream->cuda),
+        label);
 }

@@ -295,12 +295,23 @@ static enum zb_status sim_copy_out(struct zb_stream *s, void *host_dst,
     return ZB_OK;
 }
 
+static enum zb_status sim_copy_peer(struct zb_stream *stream,
+                                    const struct zb_device *to, void *dst,
+                                    const void *src, size_t bytes,
+                                    const char *label)
+{
+    (void)to;
+    return zb_backend_copy_by_kernel(sim_launch, stream, dst, src, bytes,
+                                     label);
+}
+
 const struct zb_backend_ops zb_backend_sim_ops = {
     .name = "sim",
     .summary = "computes nothing; each node takes its planned time",
     .open = sim_open,
     .close = sim_close,
     .describe = zb_backend_no_words,
+    .find_reach = zb_backend_all_shared,
     .device_open = sim_device_open,
     .device_close = sim_device_close,
     .mem_alloc = sim_mem_alloc,
@@ -320,6 +331,7 @@ const struct zb_backend_ops zb_backend_sim_ops = {
     .launch = sim_launch,
     .copy_in = sim_copy_in,
     .copy_out = sim_copy_out,
+    .copy_peer = sim_copy_peer,
     .stream_mark = sim_stream_mark,
     .discard = zb_backend_no_discard,
     .host_access = zb_backend_no_host_access,

@@ -63,7 +63,9 @@ extern "C" {
 /* A fresh machine: no memory, streams, events, reports, faults or counts.
  * Waits for the streams there are; what was not freed is freed. Without this
  * call the environment says: FAKE_CUDA_GPUS (4), FAKE_CUDA_SEED (0),
- * FAKE_CUDA_DELAY_US (50). No other thread may be inside CUDA. */
+ * FAKE_CUDA_DELAY_US (50), and pairs of GPUs ("0-1,2-3") in FAKE_CUDA_APART,
+ * FAKE_CUDA_CORRUPT and FAKE_CUDA_BLOCK, as fake_cuda_part(), _corrupt() and
+ * _block() say. No other thread may be inside CUDA. */
 void fake_cuda_reset(int n_gpus, uint64_t seed, int max_delay_us);
 
 /* Bytes of memory of every GPU (16 GiB after a reset). */
@@ -75,6 +77,12 @@ void fake_cuda_part(int gpu, int other);
 /* Messages that this GPU launches from now on never arrive, and communicators
  * with a rank on it say so (ncclRemoteError) after so many milliseconds. */
 void fake_cuda_mute(int gpu, int after_ms);
+
+/* They say that they can, but what is copied from one to the other by itself
+ * has a wrong byte; or it never arrives, until the next reset. What the driver
+ * copies where peer access is not enabled is right. */
+void fake_cuda_corrupt(int gpu, int other);
+void fake_cuda_block(int gpu, int other);
 
 /* ---- reports and counts ------------------------------------------------- */
 
