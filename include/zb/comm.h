@@ -17,6 +17,9 @@
  *   stream for that (struct zb_link_ops). For devices that do not read each
  *   other's memory. Sends and receives must be called in the order of a plan
  *   that needs no buffers between the two.
+ * - copied through the host: the same, but over page-locked host memory: the
+ *   sender copies out, and receiving copies in. For devices that do not reach
+ *   each other's memory.
  *
  *     sender                              receiver
  *     zb_channel_acquire(c, stream, &b)
@@ -68,8 +71,10 @@ struct zb_channel_opts {
     int n_staged;
     /* Linked: by a link of this backend, borrowed. NULL: not. */
     struct zb_backend *linked;
-    /* Copied and linked: what messages consist of, borrowed; only what a microbatch's sizes
-     * make of it is carried. No parts: always all bytes. */
+    /* Copied: NULL, or of both sides, to copy through its host memory. */
+    struct zb_backend *via_host;
+    /* Copied and linked: what messages consist of, borrowed; only what a
+     * microbatch's sizes make of it is carried. No parts: always all bytes. */
     const struct zb_part *part;
     int n_parts;
     int64_t latency_ns; /* simulated devices: how long a message is under way */
@@ -93,9 +98,10 @@ enum zb_status zb_channel_join_receiver(struct zb_channel *c,
                                         struct zb_device *dev) ZB_CHECKED;
 void zb_channel_give_memory(struct zb_channel *c, int first, int n, void *ptr,
                             size_t stride);
-/* The sender lets its copies end: by its thread, before the receiver's memory is
+/* Each side lets its copies end: by its thread, before memory of either side is
  * freed. */
 void zb_channel_end_sender(struct zb_channel *c);
+void zb_channel_end_receiver(struct zb_channel *c);
 /* Release a side's events: by its thread, before its device is closed. */
 void zb_channel_leave_sender(struct zb_channel *c);
 void zb_channel_leave_receiver(struct zb_channel *c);
@@ -143,6 +149,9 @@ enum zb_status zb_channel_release(struct zb_channel *c, struct zb_msg *msg,
                                   struct zb_stream *stream) ZB_CHECKED;
 
 const char *zb_channel_name(const struct zb_channel *c);
+/* Host memory that n buffers of the receiver take where messages go through
+ * it. */
+size_t zb_channel_host_bytes(size_t bytes, int n);
 
 /* How often sizes were written and read anew, for tests of the cache. Any
  * thread, when the workers rest. */
@@ -154,8 +163,9 @@ struct zb_channel_stats zb_channel_stats(const struct zb_channel *c);
 /* ---- collectives --------------------------------------------------------- */
 
 /* The devices that do collectives together. Members read each other's memory in
- * place; nothing is copied that a result does not need, no lock is taken, and
- * every sum is in rank order.
+ * place (or what they show of it in host memory, see zb_coll_set_mirror());
+ * nothing is copied that a result does not need, no lock is taken, and every
+ * sum is in rank order.
  *
  * A collective has three phases on each member: start() says that src is
  * complete once the work enqueued so far is done; work(), when all have
@@ -200,6 +210,22 @@ int zb_coll_group_size(const struct zb_coll_group *g);
 enum zb_status zb_coll_join(struct zb_coll_group *g, int rank,
                             struct zb_device *dev) ZB_CHECKED;
 void zb_coll_leave(struct zb_coll_group *g, int rank);
+
+/* Members that do not reach each other's memory: each shows its sources in host
+ * memory, which the kernels of the others read in place of its own. It copies a
+ * source there before it says that it is complete. */
+struct zb_coll_mirror {
+    char *host; /* page-locked; borrowed until the member leaves */
+    /* What is at base + n is shown at host + n; NULL: sources are shown at
+     * `host`, for groups with n_under_way 1. */
+    const char *base;
+    size_t bytes;
+};
+/* All members or none, after join and before any start. */
+void zb_coll_set_mirror(struct zb_coll_group *g, int rank,
+                        const struct zb_coll_mirror *mirror);
+/* Bytes of the source of a collective among n members. */
+size_t zb_coll_src_bytes(const struct zb_coll *c, int n);
 
 /* `c` is copied. ZB_EINVAL when more than n_under_way would be. work() gives
  * ZB_EINVAL when the members' kinds or sizes differ, and ZB_EUNSUPPORTED for

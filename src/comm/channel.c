@@ -56,7 +56,9 @@ enum zb_status zb_channel_new(const struct zb_channel_opts *opts,
     c->msg = zb_alloc_array((size_t)opts->n_buffers, sizeof(*c->msg));
     c->meta = zb_alloc_array(c->n_slots, sizeof(*c->meta));
     c->staged = zb_alloc_array((size_t)opts->n_staged + 1, sizeof(*c->staged));
-    if (c->msg == NULL || c->meta == NULL || c->staged == NULL) {
+    c->arrived = zb_alloc_array((size_t)opts->n_buffers, sizeof(*c->arrived));
+    if (c->msg == NULL || c->meta == NULL || c->staged == NULL ||
+        c->arrived == NULL) {
         goto err;
     }
     ZB_TRY_GOTO(st, zb_channel_ends_init(c), err);
@@ -85,6 +87,7 @@ void zb_channel_free(struct zb_channel *c)
     zb_channel_ends_release(c);
     zb_free(c->empty.slot);
     zb_free(c->full.slot);
+    zb_free(c->arrived);
     zb_free(c->staged);
     zb_free(c->meta);
     zb_free(c->msg);
@@ -118,19 +121,57 @@ enum zb_status zb_channel_join_sender(struct zb_channel *c,
                                        : &c->copies);
 }
 
+/* Buffers in host memory begin at addresses that are as good for copies as
+ * those of devices. */
+#define HOST_ALIGN ((size_t)256)
+
+static size_t host_stride(size_t bytes)
+{
+    return (bytes + HOST_ALIGN - 1) / HOST_ALIGN * HOST_ALIGN;
+}
+
+size_t zb_channel_host_bytes(size_t bytes, int n)
+{
+    return (size_t)n * host_stride(bytes);
+}
+
+static int is_via_host(const struct zb_channel *c)
+{
+    return c->opts.via_host != NULL && c->opts.n_staged > 0;
+}
+
+static enum zb_status join_via_host(struct zb_channel *c, struct zb_device *dev)
+{
+    const struct zb_backend_ops *ops = c->opts.ops;
+    void *host;
+
+    ZB_TRY(ops->host_alloc(
+        c->opts.via_host,
+        zb_channel_host_bytes(c->opts.bytes,
+                              c->opts.n_buffers - c->opts.n_staged),
+        c->opts.name, &host));
+    c->host = host;
+    for (int i = c->opts.n_staged; i < c->opts.n_buffers; i++) {
+        ZB_TRY(ops->event_new(dev, &c->arrived[i]));
+    }
+    return ops->stream_new(dev, "receive", &c->arrivals);
+}
+
 enum zb_status zb_channel_join_receiver(struct zb_channel *c,
                                         struct zb_device *dev)
 {
+    c->receiver = dev;
     for (int i = c->opts.n_staged; i < c->opts.n_buffers; i++) {
         if (!sender_fills(c, i)) {
             ZB_TRY(c->opts.ops->event_new(dev, &c->msg[i].filled));
         }
         ZB_TRY(c->opts.ops->event_new(dev, &c->msg[i].free));
     }
-    return zb_channel_is_linked(c)
-               ? c->opts.ops->stream_new(dev, "receive",
-                                         &c->end[ZB_RECEIVER].stream)
-               : ZB_OK;
+    if (zb_channel_is_linked(c)) {
+        return c->opts.ops->stream_new(dev, "receive",
+                                       &c->end[ZB_RECEIVER].stream);
+    }
+    return is_via_host(c) ? join_via_host(c, dev) : ZB_OK;
 }
 
 void zb_channel_give_memory(struct zb_channel *c, int first, int n, void *ptr,
@@ -162,6 +203,11 @@ void zb_channel_end_sender(struct zb_channel *c)
     free_stream(c, &c->copies);
 }
 
+void zb_channel_end_receiver(struct zb_channel *c)
+{
+    free_stream(c, &c->arrivals);
+}
+
 void zb_channel_leave_sender(struct zb_channel *c)
 {
     zb_channel_end_sender(c);
@@ -179,6 +225,7 @@ void zb_channel_leave_sender(struct zb_channel *c)
 
 void zb_channel_leave_receiver(struct zb_channel *c)
 {
+    zb_channel_end_receiver(c);
     zb_channel_close_link(c, ZB_RECEIVER);
     free_stream(c, &c->end[ZB_RECEIVER].stream);
     for (int i = c->opts.n_staged; i < c->opts.n_buffers; i++) {
@@ -186,6 +233,11 @@ void zb_channel_leave_receiver(struct zb_channel *c)
             free_event(c, &c->msg[i].filled);
         }
         free_event(c, &c->msg[i].free);
+        free_event(c, &c->arrived[i]);
+    }
+    if (c->host != NULL) {
+        c->opts.ops->host_free(c->opts.via_host, c->host);
+        c->host = NULL;
     }
 }
 
@@ -226,30 +278,6 @@ enum zb_status zb_channel_filled(struct zb_channel *c, struct zb_msg *msg,
     return ZB_OK;
 }
 
-static enum zb_status copy_bytes(struct zb_channel *c, const struct zb_msg *from,
-                                 const struct zb_msg *to, size_t offset,
-                                 size_t bytes)
-{
-    const char *x = (const char *)from->ptr + offset;
-    char *y = (char *)to->ptr + offset;
-    struct zb_k_copy k = {.rows = 1,
-                          .cols = (int64_t)bytes,
-                          .ldx = (int64_t)bytes,
-                          .ldy = (int64_t)bytes,
-                          .elem_bytes = 1,
-                          .x = x,
-                          .y = y};
-    struct zb_launch l = {
-        .kernel = ZB_K_copy,
-        .label = "copy of a message",
-        .params = &k,
-        .n_access = 2,
-        .access = {{x, bytes, ZB_READ}, {y, bytes, ZB_WRITE}},
-    };
-
-    return bytes == 0 ? ZB_OK : c->opts.ops->launch(c->copies, &l);
-}
-
 int zb_channel_n_parts(const struct zb_channel *c)
 {
     return c->opts.n_parts > 0 ? c->opts.n_parts : 1;
@@ -270,14 +298,56 @@ size_t zb_channel_part(const struct zb_channel *c, int i,
     return (size_t)zb_shape_elems(&shape) * zb_dtype_bytes(p->dtype);
 }
 
-static enum zb_status copy_parts(struct zb_channel *c, const struct zb_msg *from,
+/* Bytes [at, at + bytes) of a message on one part of its way; `from` is NULL
+ * where it comes from the host. */
+typedef enum zb_status (*move_fn)(struct zb_channel *c,
+                                  const struct zb_msg *from,
+                                  const struct zb_msg *to, size_t at,
+                                  size_t bytes);
+
+static char *host_of(const struct zb_channel *c, const struct zb_msg *msg)
+{
+    return c->host +
+           (size_t)(msg->index - c->opts.n_staged) * host_stride(c->opts.bytes);
+}
+
+static enum zb_status copy_over(struct zb_channel *c, const struct zb_msg *from,
+                                const struct zb_msg *to, size_t at,
+                                size_t bytes)
+{
+    return c->opts.ops->copy_peer(c->copies, c->receiver, (char *)to->ptr + at,
+                                  (const char *)from->ptr + at, bytes,
+                                  "copy of a message");
+}
+
+static enum zb_status copy_out(struct zb_channel *c, const struct zb_msg *from,
+                               const struct zb_msg *to, size_t at, size_t bytes)
+{
+    return c->opts.ops->copy_out(c->copies, host_of(c, to) + at,
+                                 (const char *)from->ptr + at, bytes,
+                                 "copy of a message to the host");
+}
+
+static enum zb_status copy_in(struct zb_channel *c, const struct zb_msg *from,
+                              const struct zb_msg *to, size_t at, size_t bytes)
+{
+    (void)from;
+    return c->opts.ops->copy_in(c->arrivals, (char *)to->ptr + at,
+                                host_of(c, to) + at, bytes,
+                                "copy of a message from the host");
+}
+
+static enum zb_status move_parts(struct zb_channel *c, move_fn move,
+                                 const struct zb_msg *from,
                                  const struct zb_msg *to,
                                  const struct zb_bind *bind)
 {
     for (int i = 0; i < zb_channel_n_parts(c); i++) {
-        size_t offset, bytes = zb_channel_part(c, i, bind, &offset);
+        size_t at, bytes = zb_channel_part(c, i, bind, &at);
 
-        ZB_TRY(copy_bytes(c, from, to, offset, bytes));
+        if (bytes > 0) {
+            ZB_TRY(move(c, from, to, at, bytes));
+        }
     }
     return ZB_OK;
 }
@@ -289,7 +359,8 @@ static enum zb_status copy_to(struct zb_channel *c, struct zb_msg *from,
 
     ZB_TRY(ops->stream_wait(c->copies, from->filled));
     ZB_TRY(ops->stream_wait(c->copies, to->free));
-    ZB_TRY(copy_parts(c, from, to, bind));
+    ZB_TRY(
+        move_parts(c, is_via_host(c) ? copy_out : copy_over, from, to, bind));
     ZB_TRY(ops->event_record(to->filled, c->copies));
     if (c->opts.latency_ns > 0) {
         ops->event_delay(to->filled, c->opts.latency_ns);
@@ -297,9 +368,9 @@ static enum zb_status copy_to(struct zb_channel *c, struct zb_msg *from,
     return ops->event_record(from->free, c->copies);
 }
 
-/* Copy a message of the sender into a free one of the receiver, or send it
- * there. */
-static enum zb_status copy_over(struct zb_channel *c, struct zb_msg *from,
+/* Copy a message of the sender into a free one of the receiver, or into host
+ * memory that belongs to it, or send it there. */
+static enum zb_status hand_over(struct zb_channel *c, struct zb_msg *from,
                                 const struct zb_bind *bind,
                                 struct zb_msg **to_out)
 {
@@ -335,7 +406,7 @@ enum zb_status zb_channel_send(struct zb_channel *c, struct zb_msg *msg, int mb,
                    bind_equal(bind, &c->sent);
 
     if (c->opts.n_staged > 0) {
-        ZB_TRY(copy_over(c, msg, bind, &msg));
+        ZB_TRY(hand_over(c, msg, bind, &msg));
     }
     if (!is_known) {
         c->sent_version++;
@@ -349,6 +420,19 @@ enum zb_status zb_channel_send(struct zb_channel *c, struct zb_msg *msg, int mb,
                             .mb = mb,
                             .meta_version = c->sent_version});
     return ZB_OK;
+}
+
+/* The rest of the way. Nobody reads what was in the buffer before: the sender
+ * has waited for that. */
+static enum zb_status land(struct zb_channel *c, const struct zb_msg *msg,
+                           struct zb_stream *stream)
+{
+    const struct zb_backend_ops *ops = c->opts.ops;
+
+    ZB_TRY(ops->stream_wait(c->arrivals, msg->filled));
+    ZB_TRY(move_parts(c, copy_in, NULL, msg, &c->seen));
+    ZB_TRY(ops->event_record(c->arrived[msg->index], c->arrivals));
+    return ops->stream_wait(stream, c->arrived[msg->index]);
 }
 
 enum zb_status zb_channel_recv(struct zb_channel *c, int mb,
@@ -374,7 +458,9 @@ enum zb_status zb_channel_recv(struct zb_channel *c, int mb,
     if (zb_channel_is_linked(c)) {
         ZB_TRY(zb_channel_pass(c, ZB_RECEIVER, *msg_out, bind_out));
     }
-    return c->opts.ops->stream_wait(stream, c->msg[e.msg].filled);
+    return is_via_host(c)
+               ? land(c, *msg_out, stream)
+               : c->opts.ops->stream_wait(stream, (*msg_out)->filled);
 }
 
 enum zb_status zb_channel_release(struct zb_channel *c, struct zb_msg *msg,

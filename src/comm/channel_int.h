@@ -46,6 +46,12 @@ struct zb_channel {
     struct zb_stream *copies; /* copied only */
     int *staged; /* [n_staged], buffers of the sender: the first n are free */
     int n_staged_free;
+    const struct zb_device *receiver; /* whose memory is copied to */
+
+    /* Through the host: the receiver's, which makes `host` when it joins. */
+    char *host; /* [buffers of the receiver] */
+    struct zb_stream *arrivals;
+    struct zb_event **arrived; /* [n_buffers] contents are there */
 
     /* Sizes of messages, one entry per version. A version's entry is reused
      * only n_slots versions later, when its message has long been received:

@@ -80,6 +80,12 @@ enum zb_status zb_coll_join(struct zb_coll_group *g, int rank,
     return ZB_OK;
 }
 
+void zb_coll_set_mirror(struct zb_coll_group *g, int rank,
+                        const struct zb_coll_mirror *mirror)
+{
+    g->member[rank].mirror = *mirror;
+}
+
 void zb_coll_leave(struct zb_coll_group *g, int rank)
 {
     for (int i = 0; i < g->o.n_under_way; i++) {
@@ -167,6 +173,50 @@ enum zb_status zb_coll_fault(const struct zb_coll_group *g, int rank,
 
 /* ---- the phases ---------------------------------------------------------- */
 
+size_t zb_coll_src_bytes(const struct zb_coll *c, int n)
+{
+    int64_t elems = c->outer * c->inner;
+
+    switch (c->kind) {
+    case ZB_COLL_REDUCE_SCATTER:
+        elems *= n;
+        break;
+    case ZB_COLL_SEQ_TO_HEADS:
+        elems *= c->mid * c->n_heads;
+        break;
+    case ZB_COLL_HEADS_TO_SEQ:
+        elems *= c->mid * n;
+        break;
+    default:
+        break;
+    }
+    return (size_t)elems * zb_dtype_bytes(c->dtype);
+}
+
+/* Make the source seen by the others. */
+static enum zb_status show(const struct zb_coll_group *g, int rank,
+                           struct zb_stream *stream, struct coll_slot *s)
+{
+    const struct zb_coll_mirror *m = &g->member[rank].mirror;
+    size_t bytes =
+        s->is_ring ? s->ring_bytes : zb_coll_src_bytes(&s->c, g->o.n_members);
+    size_t at =
+        m->base == NULL ? 0 : (size_t)((const char *)s->c.src - m->base);
+
+    if (m->host == NULL) {
+        return ZB_OK;
+    }
+    if (at > m->bytes || bytes > m->bytes - at) {
+        return zb_fail(ZB_EINVAL,
+                       "%s: \"%s\" shows %zu bytes at %zu of %zu in host "
+                       "memory",
+                       g->o.name, s->c.label, bytes, at, m->bytes);
+    }
+    s->shown_at = at;
+    return g->o.ops->copy_out(stream, m->host + at, s->c.src, bytes,
+                              s->c.label);
+}
+
 enum zb_status zb_coll_begin(struct zb_coll_group *g, int rank,
                              struct zb_stream *stream,
                              const struct coll_slot *what)
@@ -189,6 +239,7 @@ enum zb_status zb_coll_begin(struct zb_coll_group *g, int rank,
     s->c = what->c;
     s->is_ring = what->is_ring;
     s->ring_bytes = what->ring_bytes;
+    ZB_TRY(show(g, rank, stream, s));
     ZB_TRY(g->o.ops->event_record(s->ready, stream));
     zb_coll_publish(m, &m->started);
     return ZB_OK;

@@ -24,6 +24,7 @@ struct coll_slot {
     struct zb_coll c;  /* of a ring: label and src only */
     size_t ring_bytes; /* of a block */
     int is_ring;
+    size_t shown_at; /* where src is in the member's mirror */
     /* Owner makes them in join(), before any start; the rest reads them. */
     struct zb_event *ready;  /* src is complete */
     struct zb_event *summed; /* its share of an all_reduce is complete */
@@ -44,6 +45,7 @@ struct coll_member {
     uint64_t fail_seq;      /* number of the collective that fails */
     int fail_phase;         /* or -1 */
     struct coll_slot *slot; /* [n_under_way]; see above */
+    struct zb_coll_mirror mirror; /* host NULL: others read its memory */
 };
 
 struct zb_coll_group {
@@ -56,6 +58,16 @@ static inline struct coll_slot *zb_coll_slot(const struct zb_coll_group *g,
                                              int rank, uint64_t seq)
 {
     return &g->member[rank].slot[seq % (uint64_t)g->o.n_under_way];
+}
+
+/* A member's source as the others read it. */
+static inline const char *zb_coll_shown(const struct zb_coll_group *g, int rank,
+                                        uint64_t seq)
+{
+    const struct zb_coll_mirror *m = &g->member[rank].mirror;
+    const struct coll_slot *s = zb_coll_slot(g, rank, seq);
+
+    return m->host == NULL ? (const char *)s->c.src : m->host + s->shown_at;
 }
 
 /* How far the owner itself has got with a count. */

@@ -7,7 +7,7 @@
  * elements, so that the group sums each element once; then it copies the shares
  * of the others. That also works in place: in the first part a member
  * overwrites only its share of its own array, which nobody else reads in that
- * part.
+ * part. The same holds for what it shows in host memory.
  */
 #include "config.h"
 #include "comm/coll_int.h"
@@ -50,15 +50,18 @@ static struct part part_of(const struct zb_coll_group *g, int rank,
                          .elem = (int64_t)zb_dtype_bytes(c->dtype)};
 }
 
-/* Member k's src and dst from element `at` on. */
+/* Member k's src from element `at` on, as this one reads it. */
 static const void *src_of(const struct part *p, int k, int64_t at)
 {
-    return (const char *)zb_coll_slot(p->g, k, p->seq)->c.src + at * p->elem;
+    return (k == p->rank ? (const char *)p->c->src
+                         : zb_coll_shown(p->g, k, p->seq)) +
+           at * p->elem;
 }
 
-static void *dst_of(const struct part *p, int k, int64_t at)
+/* Its own dst. */
+static void *dst_at(const struct part *p, int64_t at)
 {
-    return (char *)zb_coll_slot(p->g, k, p->seq)->c.dst + at * p->elem;
+    return (char *)p->c->dst + at * p->elem;
 }
 
 /* ---- launches ------------------------------------------------------------ */
@@ -173,12 +176,37 @@ static struct grid flat(int64_t n)
     return (struct grid){.blocks = 1, .rows = 1, .cols = n};
 }
 
+/* n elements of the result, for the others. */
+static enum zb_status show_share(const struct part *p, int64_t at, int64_t n)
+{
+    const struct zb_coll_mirror *m = &p->g->member[p->rank].mirror;
+    const struct coll_slot *s = zb_coll_slot(p->g, p->rank, p->seq);
+
+    return m->host == NULL || n == 0
+               ? ZB_OK
+               : p->g->o.ops->copy_out(
+                     p->stream, m->host + s->shown_at + at * p->elem,
+                     dst_at(p, at), (size_t)(n * p->elem), p->c->label);
+}
+
 static enum zb_status sum_share(const struct part *p)
 {
     int64_t at = share_begin(p, p->rank);
     const struct grid t = flat(share_begin(p, p->rank + 1) - at);
 
-    return sum(p, &t, 0, p->n, at, dst_of(p, p->rank, at));
+    ZB_TRY(sum(p, &t, 0, p->n, at, dst_at(p, at)));
+    return show_share(p, at, t.cols);
+}
+
+/* Member k's dst in its own share, as this one reads it. */
+static const void *share_of(const struct part *p, int k, int64_t at)
+{
+    const struct coll_slot *s = zb_coll_slot(p->g, k, p->seq);
+    int is_shown = p->g->member[k].mirror.host != NULL;
+
+    return (is_shown ? zb_coll_shown(p->g, k, p->seq)
+                     : (const char *)s->c.dst) +
+           at * p->elem;
 }
 
 static enum zb_status gather_shares(const struct part *p)
@@ -188,7 +216,7 @@ static enum zb_status gather_shares(const struct part *p)
         int64_t at = share_begin(p, k);
         const struct grid t = flat(share_begin(p, k + 1) - at);
 
-        ZB_TRY(copy(p, &t, dst_of(p, k, at), dst_of(p, p->rank, at)));
+        ZB_TRY(copy(p, &t, share_of(p, k, at), dst_at(p, at)));
     }
     return ZB_OK;
 }
@@ -216,7 +244,7 @@ static enum zb_status all_gather(const struct part *p)
     for (int i = 0; i < p->n; i++) {
         int k = (p->rank + i) % p->n;
 
-        ZB_TRY(copy(p, &t, src_of(p, k, 0), dst_of(p, p->rank, k * c->inner)));
+        ZB_TRY(copy(p, &t, src_of(p, k, 0), dst_at(p, k * c->inner)));
     }
     return ZB_OK;
 }
@@ -270,7 +298,7 @@ static enum zb_status seq_to_heads(const struct part *p)
         int k = (p->rank + i) % p->n;
 
         ZB_TRY(copy(p, &t, src_of(p, k, piece * c->inner),
-                    dst_of(p, p->rank, k * c->mid * c->inner)));
+                    dst_at(p, k * c->mid * c->inner)));
     }
     return ZB_OK;
 }
@@ -285,8 +313,7 @@ static enum zb_status heads_to_seq(const struct part *p)
         int piece = (p->rank / n_same + i) % (int)c->n_heads;
 
         ZB_TRY(sum(p, &t, piece * n_same, (piece + 1) * n_same,
-                   p->rank * c->mid * c->inner,
-                   dst_of(p, p->rank, piece * c->inner)));
+                   p->rank * c->mid * c->inner, dst_at(p, piece * c->inner)));
     }
     return ZB_OK;
 }

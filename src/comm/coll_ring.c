@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * A ring without messages: blocks stay where they are, and what a ring would
- * pass on is read in place from its owner.
+ * pass on is read in place from its owner (or from what it shows of it).
  */
 #include "config.h"
 #include "comm/coll_int.h"
@@ -58,7 +58,7 @@ enum zb_status zb_ring_step(struct zb_coll_group *g, int rank,
     if (step > 0) {
         ZB_TRY(zb_coll_spend(g, stream, (double)s->ring_bytes));
     }
-    *block_out = s->c.src;
+    *block_out = from == rank ? s->c.src : zb_coll_shown(g, from, seq);
     return ZB_OK;
 }
 

@@ -65,7 +65,15 @@ static enum zb_status member_open(struct coll_rig_member *m)
     if (m->host == NULL) {
         return ZB_ENOMEM;
     }
-    return zb_coll_join(m->r->g, m->rank, m->dev);
+    ZB_TRY(zb_coll_join(m->r->g, m->rank, m->dev));
+    if (m->r->is_shown) {
+        struct zb_coll_mirror mirror = {.bytes = bytes};
+
+        ZB_TRY(ops->host_alloc(m->r->be, bytes, "shown", &m->shown));
+        mirror.host = m->shown;
+        zb_coll_set_mirror(m->r->g, m->rank, &mirror);
+    }
+    return ZB_OK;
 }
 
 static void member_close(struct coll_rig_member *m)
@@ -73,6 +81,9 @@ static void member_close(struct coll_rig_member *m)
     const struct zb_backend_ops *ops = m->r->ops;
 
     zb_coll_leave(m->r->g, m->rank);
+    if (m->shown != NULL) {
+        ops->host_free(m->r->be, m->shown);
+    }
     for (int i = 0; i < RIG_SLOTS; i++) {
         ops->mem_free(m->dev, m->src[i]);
         ops->mem_free(m->dev, m->dst[i]);

@@ -30,6 +30,7 @@ struct coll_rig_member {
     struct zb_event *event;
     zb_real *src[RIG_SLOTS], *dst[RIG_SLOTS]; /* device memory */
     zb_real *host;                            /* RIG_ELEMS */
+    void *shown; /* RIG_ELEMS for the others, where r->is_shown */
     struct zbt_rng rng;                       /* of its own pace */
     enum zb_status st;
     char text[256];
@@ -43,6 +44,7 @@ struct coll_rig {
     struct zb_barrier barrier;
     struct zb_coll_group *g;
     int n;
+    int is_shown; /* set after opening: members show their sources */
     void *arg; /* the test's */
     enum zb_status (*fn)(struct coll_rig_member *m);
     struct coll_rig_member member[RIG_MEMBERS];

@@ -23,6 +23,9 @@ struct rig {
     char *mem;
 };
 
+/* For via_host: that of the rig. */
+static struct zb_backend rigs;
+
 static void rig_open_with(struct rig *r, struct zb_channel_opts o)
 {
     struct zb_backend_opts bo = {.n_devices = N_DEVICES,
@@ -36,6 +39,7 @@ static void rig_open_with(struct rig *r, struct zb_channel_opts o)
     }
     zb_abort_init(&r->ab);
     o.ops = r->be->ops;
+    o.via_host = o.via_host != NULL ? r->be : NULL;
     ZBT_OK(zb_channel_new(&o, &r->ab, &r->c));
     ZBT_OK(zb_channel_join_sender(r->c, r->dev[0]));
     ZBT_OK(zb_channel_join_receiver(r->c, r->dev[1]));
@@ -155,14 +159,16 @@ static void message_of_another_microbatch_is_an_error(void)
 
 /* ---- copies -------------------------------------------------------------- */
 
-static void copied_message_arrives_in_memory_of_the_receiver(void)
+static void arrives_in_memory_of_the_receiver(struct zb_backend *via_host)
 {
     struct zb_msg *sent, *got;
     struct zb_bind bind;
     struct rig r;
 
-    rig_open_with(&r, (struct zb_channel_opts){
-                          .bytes = 64, .n_buffers = 3, .n_staged = 1});
+    rig_open_with(&r, (struct zb_channel_opts){.bytes = 64,
+                                               .n_buffers = 3,
+                                               .n_staged = 1,
+                                               .via_host = via_host});
     for (int mb = 0; mb < 5; mb++) {
         ZBT_OK(zb_channel_acquire(r.c, r.stream[0], &sent));
         CU_ASSERT_PTR_EQUAL(sent->ptr, r.mem);
@@ -178,7 +184,13 @@ static void copied_message_arrives_in_memory_of_the_receiver(void)
     rig_close(&r);
 }
 
-static void copy_takes_the_parts_at_the_sizes_of_the_microbatch(void)
+static void copied_message_arrives_in_memory_of_the_receiver(void)
+{
+    arrives_in_memory_of_the_receiver(NULL);
+    arrives_in_memory_of_the_receiver(&rigs);
+}
+
+static void takes_the_parts(struct zb_backend *via_host)
 {
     const struct zb_part part[] = {
         {0, ZB_DTYPE_I32, zb_shape_make(1, (int64_t[]){ZB_DIM(ZB_SYM_SEQ)})},
@@ -191,6 +203,7 @@ static void copy_takes_the_parts_at_the_sizes_of_the_microbatch(void)
     rig_open_with(&r, (struct zb_channel_opts){.bytes = 128,
                                                .n_buffers = 2,
                                                .n_staged = 1,
+                                               .via_host = via_host,
                                                .part = part,
                                                .n_parts = 2});
     ZBT_OK(zb_channel_acquire(r.c, r.stream[0], &sent));
@@ -205,6 +218,12 @@ static void copy_takes_the_parts_at_the_sizes_of_the_microbatch(void)
         CU_ASSERT_EQUAL(((char *)got->ptr)[i], is_copied ? 1 : 2);
     }
     rig_close(&r);
+}
+
+static void copy_takes_the_parts_at_the_sizes_of_the_microbatch(void)
+{
+    takes_the_parts(NULL);
+    takes_the_parts(&rigs);
 }
 
 static void copied_message_more_than_staged_is_an_error(void)
@@ -315,11 +334,21 @@ static void receive_many(void *arg)
 
 static void many_messages_between_two_threads_arrive(void)
 {
-    static const struct zb_channel_opts pool[] = {
+    const struct zb_channel_opts pool[] = {
         {.bytes = 64, .n_buffers = 1, .has_meta_cache = 1},
         {.bytes = 64, .n_buffers = 3, .has_meta_cache = 1},
         {.bytes = 64, .n_buffers = 2, .n_staged = 1, .has_meta_cache = 1},
         {.bytes = 64, .n_buffers = 4, .n_staged = 2, .has_meta_cache = 1},
+        {.bytes = 64,
+         .n_buffers = 2,
+         .n_staged = 1,
+         .has_meta_cache = 1,
+         .via_host = &rigs},
+        {.bytes = 64,
+         .n_buffers = 4,
+         .n_staged = 2,
+         .has_meta_cache = 1,
+         .via_host = &rigs},
     };
 
     for (size_t k = 0; k < ZB_COUNT_OF(pool); k++) {

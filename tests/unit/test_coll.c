@@ -184,6 +184,7 @@ static void draw_op(struct op *op, struct zbt_rng *rng, int n)
 struct many {
     int n_rounds, n_under_way, max_us;
     uint64_t seed;
+    int is_shown; /* sources, in host memory */
 };
 
 /* Start some, work on them now and then, finish all, look at the results. The
@@ -241,6 +242,7 @@ static void check_many(const char *backend, int n, struct many t, int delay_us)
     struct coll_rig r;
 
     coll_rig_open(&r, backend, n, t.n_under_way, delay_us, t.seed);
+    r.is_shown = t.is_shown;
     r.arg = &t;
     coll_rig_run(&r, do_many);
     CU_ASSERT(coll_rig_is_fine(&r));
@@ -261,6 +263,45 @@ static void drawn_collectives_give_the_bits_of_the_formula(void)
             check_many("cpu", sizes[i], t, 0);
         }
     }
+}
+
+static void sources_shown_in_host_memory_give_the_bits_of_the_formula(void)
+{
+    for (size_t i = 0; i < ZB_COUNT_OF(sizes); i++) {
+        const struct many t = {.n_rounds = zbt_is_long() ? 400 : 60,
+                               .n_under_way = 1,
+                               .max_us = 50,
+                               .seed = 10 * i + 7,
+                               .is_shown = 1};
+
+        check_many("cpu", sizes[i], t, 0);
+    }
+}
+
+/* The mirror is for sources of RIG_ELEMS elements. */
+static enum zb_status show_too_much(struct coll_rig_member *m)
+{
+    struct zb_coll c = {.kind = ZB_COLL_ALL_REDUCE,
+                        .dtype = ZB_DTYPE_REAL,
+                        .outer = 1,
+                        .inner = RIG_ELEMS + 1,
+                        .src = m->src[0],
+                        .dst = m->dst[0],
+                        .label = "too much"};
+
+    return zb_coll_start(m->r->g, m->rank, m->stream[0], &c);
+}
+
+static void source_larger_than_what_shows_it_is_an_error(void)
+{
+    struct coll_rig r;
+
+    coll_rig_open(&r, "cpu", 2, 1, 0, 1);
+    r.is_shown = 1;
+    coll_rig_run(&r, show_too_much);
+    CU_ASSERT_EQUAL(r.member[0].st, ZB_EINVAL);
+    CU_ASSERT_PTR_NOT_NULL(strstr(r.member[0].text, "in host memory"));
+    coll_rig_close(&r);
 }
 
 static void drawn_collectives_are_ordered_by_events(void)
@@ -515,6 +556,8 @@ int main(void)
 {
     static const struct zbt_case cases[] = {
         ZBT_CASE(drawn_collectives_give_the_bits_of_the_formula),
+        ZBT_CASE(sources_shown_in_host_memory_give_the_bits_of_the_formula),
+        ZBT_CASE(source_larger_than_what_shows_it_is_an_error),
         ZBT_CASE(drawn_collectives_are_ordered_by_events),
         ZBT_CASE(more_members_than_a_kernel_takes_sources_agree),
         ZBT_CASE(every_wait_left_out_is_reported),
