@@ -69,7 +69,12 @@ enum zb_conf_pp_style {
 
 enum zb_conf_partition { ZB_CONF_PARTITION_AUTO, ZB_CONF_PARTITION_UNIFORM };
 
-enum zb_conf_p2p { ZB_CONF_P2P_AUTO, ZB_CONF_P2P_NCCL, ZB_CONF_P2P_COPY };
+enum zb_conf_p2p {
+    ZB_CONF_P2P_AUTO,
+    ZB_CONF_P2P_NCCL,
+    ZB_CONF_P2P_COPY,
+    ZB_CONF_P2P_HOST
+};
 
 enum zb_conf_costs {
     ZB_CONF_COSTS_MODEL,

@@ -51,11 +51,13 @@ enum zb_loss_average {
     ZB_LOSS_PER_MICROBATCH /* mean of the microbatches' means */
 };
 
-/* How messages go from stage to stage: as the backend prefers it; copied into
- * memory of the receiver even where it could read the sender's; or over links,
- * which not every backend has (struct zb_link_ops), between GPUs that no other
- * device of the run uses. */
-enum zb_p2p { ZB_P2P_AUTO, ZB_P2P_COPY, ZB_P2P_NCCL };
+/* How messages go from stage to stage: in place where the two share memory,
+ * else copied into memory of the receiver, which auto does through the host
+ * where a test at the start shows that devices do not reach each other; copied
+ * even where memory is shared; over links, which not every backend has (struct
+ * zb_link_ops), between GPUs that no other device of the run uses; or always
+ * through the host, without any test. */
+enum zb_p2p { ZB_P2P_AUTO, ZB_P2P_COPY, ZB_P2P_NCCL, ZB_P2P_HOST };
 
 struct zb_session_opts {
     const char *backend; /* "auto" */
@@ -228,6 +230,9 @@ double zb_session_planned_ns(const struct zb_session *s);
  * microbatches and the first training steps behind the very first. */
 void zb_session_print_cost_errors(const struct zb_session *s, FILE *f);
 const char *zb_session_backend(const struct zb_session *s);
+/* One line on how messages go, and why: "messages: copied (peer access)"; ""
+ * with one device. */
+const char *zb_session_messages(const struct zb_session *s);
 /* 1: the devices compute nothing; losses, norms and parameters mean nothing. */
 int zb_session_is_simulated(const struct zb_session *s);
 

@@ -440,6 +440,7 @@ static enum zb_p2p p2p_of(int choice)
         [ZB_CONF_P2P_AUTO] = ZB_P2P_AUTO,
         [ZB_CONF_P2P_NCCL] = ZB_P2P_NCCL,
         [ZB_CONF_P2P_COPY] = ZB_P2P_COPY,
+        [ZB_CONF_P2P_HOST] = ZB_P2P_HOST,
     };
 
     return p2p[choice];

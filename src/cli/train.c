@@ -397,6 +397,9 @@ enum zb_status zbrun_train(const struct zbrun_job *job,
                zb_session_backend(l.s), sched->n_stage == 1 ? "" : "s",
                sched->planner, 100 * sched->bubble_rate);
         show_hardware(job);
+        if (zb_session_messages(l.s)[0] != '\0') {
+            zb_log(ZB_LOG_INFO, "%s", zb_session_messages(l.s));
+        }
         if (zb_session_is_simulated(l.s)) {
             zb_log(ZB_LOG_INFO, "%s devices compute nothing: losses and norms "
                                 "are 0 and nothing is evaluated",

@@ -59,6 +59,7 @@ static const struct zb_conf_choice p2p_choices[] = {
     {"auto", ZB_CONF_P2P_AUTO, NULL},
     {"nccl", ZB_CONF_P2P_NCCL, NULL},
     {"copy", ZB_CONF_P2P_COPY, NULL},
+    {"host", ZB_CONF_P2P_HOST, NULL},
     {NULL, 0, NULL},
 };
 
@@ -208,8 +209,9 @@ static const struct zb_conf_opt table[] = {
      .help = "Hand tensors over while the device goes on computing."},
     {ROW(parallel, p2p, ENUM, "auto"), .choices = p2p_choices,
      .help = "What carries tensors between stages: copies into the receiver's "
-             "memory; NCCL, where every device has a GPU to itself; auto: copies "
-             "on GPUs, where memory is shared nothing."},
+             "memory, or through the host's; NCCL, where every device has a GPU "
+             "to itself; auto: what a test at the start finds, and where memory "
+             "is shared nothing."},
     {ROW(parallel, overlap_communication, BOOL, "true"),
      .help = "Reduce gradients while the step goes on (data parallel)."},
     {ROW(parallel, overlap_allgather, BOOL, "true"),
@@ -290,11 +292,10 @@ static const struct zb_conf_opt table[] = {
     {ROW(precision, min_scale, DOUBLE, "1"), RANGE(0, MANY), .lo_open = 1,
      .help = "fp16: least loss scale; an overflow that would lower it further "
              "ends the run."},
-    {ROW(precision, growth_factor, DOUBLE, "2"), RANGE(1, 1e6),
-     .lo_open = 1, .help = "fp16: factor of growth."},
+    {ROW(precision, growth_factor, DOUBLE, "2"), RANGE(1, 1e6), .lo_open = 1,
+     .help = "fp16: factor of growth."},
     {ROW(precision, backoff_factor, DOUBLE, "0.5"), RANGE(0, 1), .lo_open = 1,
-     .hi_open = 1,
-     .help = "fp16: factor after an overflow."},
+     .hi_open = 1, .help = "fp16: factor after an overflow."},
     {ROW(precision, growth_interval, I64, "1000"), RANGE(1, HUGE_COUNT),
      .help = "fp16: steps without overflow before the scale grows."},
     {ROW(precision, hysteresis, I64, "2"), RANGE(1, HUGE_COUNT),

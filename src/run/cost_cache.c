@@ -65,13 +65,15 @@ enum zb_status zb_cost_key(const struct zb_profile_request *r,
         "; %s%s%s, %s, %d cores, %d devices of %d threads; %zu byte reals, %s, "
         "optimizer state %zu, %lld rows of %lld%s; layers",
         what, PACKAGE_VERSION, backend, hardware[0] != '\0' ? " on " : "",
-        hardware, zb_processor_name(cpu), n_cores(),
-        r->o->n_stages, r->o->threads_per_device, sizeof(zb_real),
+        hardware, zb_processor_name(cpu), n_cores(), r->o->n_stages,
+        r->o->threads_per_device, sizeof(zb_real),
         zb_dtype_str(zb_graph_storage(r->g)),
         zb_optim_state_reals(&r->o->optim),
         (long long)r->max.value[ZB_SYM_BATCH],
         (long long)r->max.value[ZB_SYM_SEQ],
-        zb_copies_messages(r->o) ? ", messages copied" : "");
+        r->o->p2p == ZB_P2P_HOST   ? ", messages through the host"
+        : zb_copies_messages(r->o) ? ", messages copied"
+                                   : "");
     if (key == NULL) {
         return ZB_ENOMEM;
     }

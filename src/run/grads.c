@@ -67,11 +67,13 @@ enum zb_status zb_worker_zero_grad(struct zb_worker *w)
 
 /* ---- uses of one parameter --------------------------------------------------- */
 
-zb_real *zb_worker_use_grad(struct zb_worker *w, int use)
+const zb_real *zb_worker_use_grad(struct zb_worker *w, int use)
 {
     for (int s = 0; s < w->s->plan->n_stages; s++) {
-        if (zb_worker_at(w, s)->grad[use] != NULL) {
-            return zb_worker_at(w, s)->grad[use];
+        const struct zb_worker *holder = zb_worker_at(w, s);
+
+        if (holder->grad[use] != NULL) {
+            return zb_seen_grad(w, holder, holder->grad[use]);
         }
     }
     return NULL;
@@ -96,7 +98,7 @@ static enum zb_status sum_uses(struct zb_worker *w, int param)
     int64_t n = zb_param_elems(w->s->plan, param);
 
     for (int u = 1; u < info.n_uses; u++) {
-        ZB_TRY(add_to(w, zb_worker_use_grad(w, info.use_ids[0]),
+        ZB_TRY(add_to(w, w->grad[info.use_ids[0]],
                       zb_worker_use_grad(w, info.use_ids[u]), n, info.name));
     }
     return ZB_OK;
@@ -150,6 +152,7 @@ enum zb_status zb_worker_sum_uses(struct zb_worker *w)
 
     w->ops->stream_mark(w->stream, "sum gradients");
     if (p->has_shared) {
+        ZB_TRY(zb_worker_show_grads(w, 0));
         ZB_TRY(w->ops->event_record(w->grads_done, w->stream));
         ZB_TRY(zb_group_meet(w->s->group));
         ZB_TRY(wait_for_all(w, grads_done));
@@ -160,6 +163,7 @@ enum zb_status zb_worker_sum_uses(struct zb_worker *w)
         }
     }
     if (p->has_shared) {
+        ZB_TRY(zb_worker_show_grads(w, 1));
         ZB_TRY(w->ops->event_record(w->sums_done, w->stream));
         ZB_TRY(zb_group_meet(w->s->group));
         ZB_TRY(wait_for_all(w, sums_done));
@@ -331,6 +335,7 @@ enum zb_status zb_worker_reduce_grads(struct zb_worker *w)
     ZB_TRY(st);
     ZB_TRY(zb_worker_from_side(w));
     if (p->has_shared) { /* others update with gradients of this stage */
+        ZB_TRY(zb_worker_show_grads(w, 1));
         ZB_TRY(w->ops->event_record(w->sums_done, w->stream));
         ZB_TRY(zb_group_meet(w->s->group));
         ZB_TRY(wait_for_all(w, sums_done));

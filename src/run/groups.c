@@ -203,6 +203,67 @@ void zb_groups_free(struct zb_groups *g)
     zb_free(g);
 }
 
+/* ---- who reaches whom -------------------------------------------------------
+ */
+
+/* Whether two devices are in one group of a kind. */
+static int are_together(const struct zb_session *s, enum kind kind, int a,
+                        int b)
+{
+    const struct zb_run_plan *p = s->plan;
+    int size = s->groups->axis[kind].size, n = p->n_columns, rank;
+    struct zb_column ca = zb_column_of(p, a % n), cb = zb_column_of(p, b % n);
+
+    return size > 1 && a / n == b / n &&
+           group_of(p, kind, size, a / n, &ca, &rank) ==
+               group_of(p, kind, size, b / n, &cb, &rank);
+}
+
+enum zb_status zb_groups_need_peers(struct zb_session *s)
+{
+    for (int k = 0; k < N_KINDS; k++) {
+        for (int a = 0; a < s->plan->n_devices; a++) {
+            for (int b = 0; b < a; b++) {
+                if (are_together(s, (enum kind)k, a, b)) {
+                    ZB_TRY(zb_peers_need(&s->peers, a, b));
+                }
+            }
+        }
+    }
+    return ZB_OK;
+}
+
+/* Any two members, whether or not the worker is one of the two: all of a group
+ * do the same. */
+static int is_apart(const struct zb_worker *w, enum kind kind)
+{
+    const struct zb_session *s = w->s;
+    int n = s->plan->n_devices;
+
+    for (int a = 0; a < n; a++) {
+        for (int b = 0; b < a && are_together(s, kind, a, w->device); b++) {
+            if (are_together(s, kind, a, b) &&
+                zb_reach_of(&s->peers, a, b) == ZB_REACH_NONE) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+struct zb_apart zb_worker_apart(const struct zb_worker *w)
+{
+    struct zb_apart apart = {.tp = is_apart(w, TP),
+                             .sp = is_apart(w, SP),
+                             .reduce = is_apart(w, REDUCE),
+                             .gather = is_apart(w, GATHER)};
+
+    for (int i = 0; i < w->s->groups->n_copy_sizes; i++) {
+        apart.copies |= is_apart(w, (enum kind)(COPIES + i));
+    }
+    return apart;
+}
+
 /* ---- a worker's view -------------------------------------------------------- */
 
 static enum zb_status join(struct zb_worker *w, enum kind kind,
@@ -218,6 +279,14 @@ static enum zb_status join(struct zb_worker *w, enum kind kind,
     }
     i = group_of(p, kind, a->size, w->stage, &c, &rank);
     ZB_TRY(zb_coll_join(a->group[i], rank, w->dev));
+    if (is_apart(w, kind)) {
+        struct zb_coll_mirror mirror =
+            kind == TP   ? zb_worker_room(w, ZB_AXIS_TP)
+            : kind == SP ? zb_worker_room(w, ZB_AXIS_SP)
+                         : zb_worker_arena_mirror(w);
+
+        zb_coll_set_mirror(a->group[i], rank, &mirror);
+    }
     *m = (struct zb_member){a->group[i], rank};
     return ZB_OK;
 }

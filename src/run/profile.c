@@ -49,6 +49,9 @@ static void leave_seat(struct zb_seat *s)
         if (p->chan[c] != NULL && c / 2 + c % 2 == s->index) {
             zb_channel_end_sender(p->chan[c]);
         }
+        if (p->chan[c] != NULL && c / 2 + 1 - c % 2 == s->index) {
+            zb_channel_end_receiver(p->chan[c]);
+        }
     }
     if (s->stream != NULL) {
         s->ops->stream_free(s->stream);
@@ -205,6 +208,13 @@ static enum zb_status open_profile(struct zb_profile *p)
     };
 
     ZB_TRY(zb_backend_open(o->backend, &bo, &p->be));
+    /* Links are not timed: what copies take stands for them. */
+    ZB_TRY(zb_peers_init(&p->peers, p->be,
+                         o->p2p == ZB_P2P_NCCL ? ZB_P2P_COPY : o->p2p));
+    for (int i = 0; i + 1 < o->n_stages; i++) {
+        ZB_TRY(zb_peers_need(&p->peers, i, i + 1));
+    }
+    ZB_TRY(zb_peers_find(&p->peers));
     ZB_TRY(make_batch(p));
     return make_seats(p);
 }
@@ -225,6 +235,7 @@ static void close_profile(struct zb_profile *p)
     zb_free(p->seat);
     zb_free(p->sample);
     zb_free(p->field);
+    zb_peers_release(&p->peers);
     if (p->be != NULL) {
         zb_backend_close(p->be);
     }

@@ -14,6 +14,7 @@
 #define ZB_RUN_PROFILE_H
 
 #include "run/costs.h"
+#include "run/peers.h"
 #include "zb/comm.h"
 #include "zb/run.h"
 #include "zb/thread.h"
@@ -41,7 +42,7 @@ struct zb_profile {
     /* Between seats i and i + 1: 2i there, 2i + 1 back. Made by the job that
      * needs them, before a meeting. */
     size_t message_bytes;
-    int is_copied; /* into the receiver's memory */
+    struct zb_peers peers;    /* of neighbours */
     struct zb_channel **chan; /* [2 * (n_seats - 1)] */
 };
 

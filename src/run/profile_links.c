@@ -165,12 +165,18 @@ static enum zb_status make_channel(struct zb_seat *s, int c)
         .ops = s->ops,
         .name = "profile message",
         .bytes = p->message_bytes,
-        .n_buffers = p->is_copied ? 2 : 1,
-        .n_staged = p->is_copied ? 1 : 0,
+        .n_buffers = 2,
         .has_meta_cache = 1,
     };
 
+    zb_peers_set_channel(&p->peers, c / 2 + c % 2, c / 2 + 1 - c % 2, 1, &o);
+    o.n_buffers = o.n_staged > 0 ? 2 : 1;
     return zb_channel_new(&o, &p->ab, &p->chan[c]);
+}
+
+static int is_copied(const struct zb_profile *p, int c)
+{
+    return zb_peers_way(&p->peers, c / 2, c / 2 + 1) != ZB_WAY_IN_PLACE;
 }
 
 /* The lower seat of each pair makes both channels; each gives the buffer of the
@@ -180,8 +186,9 @@ static enum zb_status join(struct zb_seat *s, int c, int is_sender, void *ptr)
     struct zb_channel *chan = s->p->chan[c];
 
     if (!is_sender) {
-        zb_channel_give_memory(chan, 1, s->p->is_copied, ptr,
-                               s->p->message_bytes);
+        if (is_copied(s->p, c)) {
+            zb_channel_give_memory(chan, 1, 1, ptr, s->p->message_bytes);
+        }
         return zb_channel_join_receiver(chan, s->dev);
     }
     ZB_TRY(zb_channel_join_sender(chan, s->dev));
@@ -263,7 +270,6 @@ enum zb_status zb_profile_messages(struct zb_seat *s, double result[2])
     void *memory;
 
     if (s->index == 0) {
-        s->p->is_copied = zb_copies_messages(s->p->r->o);
         s->p->message_bytes = zb_profile_message_bytes(s->p->r);
     }
     ZB_TRY(zb_seat_meet(s));

@@ -15,6 +15,7 @@
 #define ZB_RUN_INT_H
 
 #include "run/costs.h"
+#include "run/peers.h"
 #include "zb/comm.h"
 #include "zb/graph.h"
 #include "zb/run.h"
@@ -378,6 +379,15 @@ struct zb_tail {
     char *name; /* for reports */
 };
 
+/* What a worker shows of its memory in host memory: bytes [first, first +
+ * arena_bytes) of the arena, then a room for sources of the tp and of the sp
+ * group. Sizes 0 where all who would read reach its device. */
+struct zb_mirror {
+    char *host;
+    size_t first, arena_bytes, tp_bytes, sp_bytes;
+    int has_far_sharer; /* a stage that shares a parameter */
+};
+
 struct zb_worker {
     struct zb_session *s;
     int device, stage, column, dp, sp, tp;
@@ -395,6 +405,7 @@ struct zb_worker {
     struct zb_member tp_group, sp_group, reduce, gather;
     struct zb_member *copies;
     char *arena;
+    struct zb_mirror mirror;
     size_t peak_bytes; /* the most ever allocated, after each command */
 
     void **konst;   /* [n_consts] */
@@ -463,6 +474,9 @@ struct zb_session {
     struct zb_run_plan *plan;
     struct zb_backend *be;
     struct zb_abort ab;
+    struct zb_peers peers;
+    char messages_text[400];     /* what zb_session_messages() says */
+    size_t msg_host_bytes;    /* of all channels */
     struct zb_channel **chan; /* [n_columns * n_channels] */
     struct zb_groups *groups;
     struct zb_group *group;   /* of all */
@@ -521,6 +535,45 @@ enum zb_status zb_worker_join_groups(struct zb_worker *w) ZB_CHECKED;
 void zb_worker_leave_groups(struct zb_worker *w);
 /* The group that adds the gradients of `n_sum` copies. */
 struct zb_member zb_worker_copies(const struct zb_worker *w, int n_sum);
+/* peers_session.c: find out how devices reach each other, and decide how
+ * messages and collectives go. Needs the groups; before channels and threads.
+ */
+enum zb_status zb_session_find_peers(struct zb_session *s) ZB_CHECKED;
+/* 1: both of two different stages hold a parameter that is trained. */
+int zb_is_shared_by(const struct zb_run_plan *p, int stage, int other,
+                    int param);
+/* session.c: of a column's channel. */
+struct zb_channel_opts zb_channel_opts_of(const struct zb_session *s,
+                                          int column, int ch);
+
+/* groups.c: each two members of a group use each other's memory. */
+enum zb_status zb_groups_need_peers(struct zb_session *s) ZB_CHECKED;
+/* Of which groups of a worker some members do not reach each other. */
+struct zb_apart {
+    int tp, sp, reduce, gather, copies;
+};
+struct zb_apart zb_worker_apart(const struct zb_worker *w);
+
+/* mirror.c: decide what to show, by the host before threads start; make and
+ * free the memory; how groups are told of it; of parameters that stages share,
+ * enqueue to show the gradients of this one's later uses, or the sum, which is
+ * that of the first; and where w reads those of `holder`. */
+enum zb_status zb_worker_plan_mirrors(struct zb_worker *w) ZB_CHECKED;
+size_t zb_worker_mirror_bytes(const struct zb_worker *w);
+enum zb_status zb_worker_make_mirrors(struct zb_worker *w) ZB_CHECKED;
+void zb_worker_free_mirrors(struct zb_worker *w);
+struct zb_coll_mirror zb_worker_arena_mirror(const struct zb_worker *w);
+struct zb_coll_mirror zb_worker_room(const struct zb_worker *w,
+                                     enum zb_axis axis);
+enum zb_status zb_worker_show_grads(struct zb_worker *w,
+                                    int is_summed) ZB_CHECKED;
+const zb_real *zb_seen_grad(const struct zb_worker *w,
+                            const struct zb_worker *holder,
+                            const zb_real *grad);
+/* coll_room.c: bytes of the largest source of the groups of a stage. */
+enum zb_status zb_find_coll_room(const struct zb_run_plan *p, int stage,
+                                 size_t *tp_out, size_t *sp_out) ZB_CHECKED;
+
 /* How passes reach the groups; the argument is the worker. */
 extern const struct zb_coll_ops zb_worker_coll_ops;
 /* Tell the watchdog what this worker may be waiting for. */
@@ -631,8 +684,9 @@ enum zb_status zb_worker_reduce_chunk(struct zb_worker *w, int chunk,
 enum zb_status zb_worker_progress(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_sum_uses(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_reduce_grads(struct zb_worker *w) ZB_CHECKED;
-/* The gradient of a use, wherever in the column it lies. */
-zb_real *zb_worker_use_grad(struct zb_worker *w, int use);
+/* The gradient of a use as this worker reads it, wherever in the column it
+ * lies. */
+const zb_real *zb_worker_use_grad(struct zb_worker *w, int use);
 
 /* update.c: list_norms() once, when groups and tensors are there. Clip, step,
  * and begin to gather what other ranks updated. With

@@ -301,9 +301,8 @@ int zb_copies_messages(const struct zb_session_opts *o)
     const struct zb_backend_ops *ops;
 
     /* A backend that is not there is refused where it is opened. */
-    return o->p2p == ZB_P2P_COPY || o->p2p == ZB_P2P_NCCL ||
-           (zb_backend_find(o->backend, &ops) == ZB_OK &&
-            ops->has_host_memory);
+    return o->p2p != ZB_P2P_AUTO ||
+           (zb_backend_find(o->backend, &ops) == ZB_OK && ops->has_host_memory);
 }
 
 static enum zb_status plan_new(const struct zb_model *model,

@@ -59,6 +59,29 @@ static void print_memory(const struct zb_run_plan *p, FILE *f)
     }
 }
 
+/* Page-locked memory of the host, all devices together. */
+static void print_host_memory(const struct zb_run_plan *p, FILE *f)
+{
+    size_t bytes = 0;
+
+    for (int ch = 0; ch < zb_n_channels(p); ch++) {
+        if (zb_stage_of(p, zb_channel_from(ch)) !=
+            zb_stage_of(p, zb_channel_to(ch))) {
+            bytes += (size_t)p->n_columns *
+                     zb_channel_host_bytes(zb_channel_bytes(p, ch),
+                                           p->n_recv_bufs[ch]);
+        }
+    }
+    if (p->o.p2p == ZB_P2P_HOST) {
+        fprintf(f, "host memory: %zu bytes for messages\n", bytes);
+    } else if (p->o.p2p == ZB_P2P_AUTO && p->is_copied && bytes > 0) {
+        fprintf(f,
+                "host memory: up to %zu bytes for messages, where devices "
+                "do not reach each other\n",
+                bytes);
+    }
+}
+
 /* Rows are the planners with one way to recompute, then with another. */
 static int has_recomputes(const struct zb_run_plan *p)
 {
@@ -122,6 +145,7 @@ void zb_run_plan_print(const struct zb_run_plan *p, FILE *f)
     zb_run_plan_print_costs(p, f);
     print_times(p, f);
     print_memory(p, f);
+    print_host_memory(p, f);
 }
 
 /* ---- the log ------------------------------------------------------------- */

@@ -155,32 +155,40 @@ static int64_t latency_ns(const struct zb_run_plan *p, int ch)
     return is_turn(p, ch) ? 0 : llround(p->in.c_cost * p->o.sim_ns_per_cost);
 }
 
+struct zb_channel_opts zb_channel_opts_of(const struct zb_session *s,
+                                          int column, int ch)
+{
+    const struct zb_run_plan *p = s->plan;
+    struct zb_channel_opts o = {
+        .ops = s->be->ops,
+        .name = p->chan_name[ch],
+        .bytes = zb_channel_bytes(p, ch),
+        .n_buffers = p->n_send_bufs[ch] + p->n_recv_bufs[ch],
+        .part = p->part[ch],
+        .n_parts = p->n_parts[ch],
+        .latency_ns = latency_ns(p, ch),
+        .has_meta_cache = p->o.has_metadata_cache,
+    };
+
+    zb_peers_set_channel(
+        &s->peers, zb_device_of(p, zb_stage_of(p, zb_channel_from(ch)), column),
+        zb_device_of(p, zb_stage_of(p, zb_channel_to(ch)), column),
+        p->n_send_bufs[ch], &o);
+    return o;
+}
+
 static enum zb_status make_channels(struct zb_session *s)
 {
     const struct zb_run_plan *p = s->plan;
-    size_t n_channels = (size_t)zb_n_channels(p);
-    size_t n = (size_t)p->n_columns * n_channels;
+    int n_channels = zb_n_channels(p), n = p->n_columns * n_channels;
 
-    s->chan = zb_alloc_array(n, sizeof(*s->chan));
+    s->chan = zb_alloc_array((size_t)n, sizeof(*s->chan));
     if (s->chan == NULL) {
         return ZB_ENOMEM;
     }
-    for (size_t i = 0; i < n; i++) {
-        size_t ch = i % n_channels;
-        struct zb_channel_opts o = {
-            .ops = s->be->ops,
-            .name = p->chan_name[ch],
-            .bytes = zb_channel_bytes(p, (int)ch),
-            .n_buffers = p->n_send_bufs[ch] + p->n_recv_bufs[ch],
-            .n_staged = is_turn(p, (int)ch) || !p->is_copied
-                            ? 0
-                            : p->n_send_bufs[ch],
-            .linked = p->is_linked && !is_turn(p, (int)ch) ? s->be : NULL,
-            .part = p->part[ch],
-            .n_parts = p->n_parts[ch],
-            .latency_ns = latency_ns(p, (int)ch),
-            .has_meta_cache = p->o.has_metadata_cache,
-        };
+    for (int i = 0; i < n; i++) {
+        struct zb_channel_opts o =
+            zb_channel_opts_of(s, i / n_channels, i % n_channels);
 
         ZB_TRY(zb_channel_new(&o, &s->ab, &s->chan[i]));
     }
@@ -324,7 +332,6 @@ static void init_worker(struct zb_session *s, int device)
     w->dp = c.dp;
     w->sp = c.sp;
     w->tp = c.tp;
-    w->chan = s->chan + w->column * zb_n_channels(p);
     w->ops = s->be->ops;
     w->fail_node = ZB_NO_OFFSET;
 }
@@ -361,8 +368,12 @@ static enum zb_status open_session(struct zb_session *s,
     ZB_TRY(zb_backend_open(o->backend, &bo, &s->be));
     ZB_TRY(check_sim(s));
     ZB_TRY(zb_notes_init(s));
-    ZB_TRY(make_channels(s));
+    for (int i = 0; i < p->n_devices; i++) {
+        init_worker(s, i);
+    }
     ZB_TRY(zb_groups_new(s));
+    ZB_TRY(zb_session_find_peers(s));
+    ZB_TRY(make_channels(s));
     ZB_TRY(zb_group_new(p->n_devices, 0, &s->ab, &s->group));
     for (int i = 0; i < 2; i++) {
         s->norms.table[i] = zb_alloc_array(
@@ -372,7 +383,7 @@ static enum zb_status open_session(struct zb_session *s,
         }
     }
     for (int i = 0; i < p->n_devices; i++) {
-        init_worker(s, i);
+        s->worker[i].chan = s->chan + s->worker[i].column * zb_n_channels(p);
     }
     if (zb_scales_loss(p)) {
         ZB_TRY(zb_scaler_init(&s->scaler, &o->scaler));
@@ -437,6 +448,7 @@ void zb_session_free(struct zb_session *s)
          c++) {
         zb_channel_free(s->chan[c]);
     }
+    zb_peers_release(&s->peers);
     if (s->be != NULL) {
         zb_backend_close(s->be);
     }

@@ -224,6 +224,7 @@ static enum zb_status setup(struct zb_worker *w)
     ZB_TRY(w->ops->event_new(w->dev, &w->sums_done));
     ZB_TRY(w->ops->event_new(w->dev, &w->opt_done));
     ZB_TRY(w->ops->mem_alloc(w->dev, l->total, "arena", (void **)&w->arena));
+    ZB_TRY(zb_worker_make_mirrors(w));
     ZB_TRY(list_mine(w));
     ZB_TRY(place_tensors(w));
     ZB_TRY(alloc_state(w));
@@ -260,6 +261,9 @@ static void end_copies(struct zb_worker *w)
         if (zb_stage_of(p, zb_channel_from(ch)) == w->stage) {
             zb_channel_end_sender(w->chan[ch]);
         }
+        if (zb_stage_of(p, zb_channel_to(ch)) == w->stage) {
+            zb_channel_end_receiver(w->chan[ch]);
+        }
     }
 }
 
@@ -284,6 +288,7 @@ static void free_host_state(struct zb_worker *w)
     if (w->sumsq_host != NULL) {
         w->ops->host_free(w->s->be, w->sumsq_host);
     }
+    zb_worker_free_mirrors(w);
     zb_free(w->norm);
     zb_free(w->is_loaded);
     zb_free(w->data);

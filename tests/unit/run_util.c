@@ -170,6 +170,7 @@ static enum zb_p2p p2p(void)
 
     return name == NULL                ? ZB_P2P_AUTO
            : strcmp(name, "nccl") == 0 ? ZB_P2P_NCCL
+           : strcmp(name, "host") == 0 ? ZB_P2P_HOST
                                        : ZB_P2P_COPY;
 }
 

@@ -42,6 +42,8 @@ static void compare(const struct zb_model *m, const struct ru_batch *b,
     ru_result_release(&r);
 }
 
+static const enum zb_p2p p2p[] = {ZB_P2P_AUTO, ZB_P2P_COPY, ZB_P2P_HOST};
+
 static void all_layouts(struct zb_model *m)
 {
     struct ru_batch b;
@@ -61,7 +63,7 @@ static void all_layouts(struct zb_model *m)
             o.n_chunk = planner[i / ZB_COUNT_OF(stages)].n_chunk;
             o.has_metadata_cache = (i + k) % 2;
             o.overlap_p2p = i % 5 != 0;
-            o.p2p = i / 2 % 2 ? ZB_P2P_COPY : ZB_P2P_AUTO;
+            o.p2p = p2p[i / 2 % 3];
             o.cut = i % 2 ? ZB_CUT_AUTO : ZB_CUT_UNIFORM;
             o.recompute = (enum zb_recompute)((i + k) % 3);
             compare(m, &b, &want, &o);
