@@ -31,6 +31,7 @@
 #include "zb/status.h"
 #include "zb/tensor.h"
 
+struct zb_affinity; /* how threads are bound */
 struct zb_backend;
 struct zb_device;
 struct zb_stream;
@@ -161,6 +162,44 @@ struct zb_pair {
     char why[160]; /* of ZB_REACH_NONE: "no peer access between GPUs 0 and 1" */
 };
 
+/* Why a GPU's clock is lower than it could be, from bit 0 on. */
+#define ZB_THROTTLE_MAP(X)                                                     \
+    X(IDLE, "idle")                                                            \
+    X(SETTING, "clock_setting")                                                \
+    X(POWER_CAP, "power_cap")                                                  \
+    X(HW, "hw_slowdown")                                                       \
+    X(SYNC, "sync_boost")                                                      \
+    X(SW_THERMAL, "sw_thermal")                                                \
+    X(HW_THERMAL, "hw_thermal")                                                \
+    X(POWER_BRAKE, "power_brake")                                              \
+    X(DISPLAY, "display_clock")
+
+enum zb_throttle_bit {
+#define ZB_X(NAME, text) ZB_THROTTLE_BIT_##NAME,
+    ZB_THROTTLE_MAP(ZB_X)
+#undef ZB_X
+        ZB_N_THROTTLES
+};
+
+enum zb_throttle {
+    ZB_THROTTLE_UNKNOWN = -1,
+#define ZB_X(NAME, text) ZB_THROTTLE_##NAME = 1 << ZB_THROTTLE_BIT_##NAME,
+    ZB_THROTTLE_MAP(ZB_X)
+#undef ZB_X
+        ZB_THROTTLE_END = 1 << ZB_N_THROTTLES
+};
+
+/* The name of bit i, NULL behind the last. */
+const char *zb_throttle_str(int i);
+
+/* A GPU at one moment, as its driver says; NaN for what it does not tell. */
+struct zb_gpu_state {
+    int gpu;           /* numbered as zb_backend_opts.gpus */
+    double used_bytes; /* of its memory, by all programs */
+    double power_w, sm_mhz, temperature_c;
+    int throttle; /* of enum zb_throttle; ZB_THROTTLE_UNKNOWN */
+};
+
 struct zb_backend_ops {
     const char *name;
     const char *summary; /* one line for --version and --help */
@@ -248,6 +287,11 @@ struct zb_backend_ops {
                                 const void *src, size_t bytes,
                                 const char *label);
 
+    /* The GPUs of the run, each once, into state[n_devices]; returns how many
+     * there is something to tell of: 0 where devices are no GPUs. Takes up to
+     * some ms, the first call up to seconds. One thread at a time, any. */
+    int (*gpu_states)(struct zb_backend *be, struct zb_gpu_state *state);
+
     /* ---- for reports and checks: other backends do nothing here ---- */
 
     /* Work enqueued from now on belongs to this node ("stage 1 F chunk 0
@@ -292,6 +336,7 @@ struct zb_backend_ops {
 struct zb_backend {
     const struct zb_backend_ops *ops;
     int n_devices;
+    struct zb_affinity *affinity; /* NULL: nothing is ever bound */
 };
 
 /* Find the backend called `name`, as zb_backend_open() does; touches no
@@ -307,6 +352,11 @@ enum zb_status zb_backend_open(const char *name,
                                const struct zb_backend_opts *opts,
                                struct zb_backend **be_out) ZB_CHECKED;
 void zb_backend_close(struct zb_backend *be);
+
+/* Where the thread of a device is bound once it has opened it: "bound to CPUs
+ * 0-7, memory node 0", or why it is not; "" where it never is. */
+void zb_backend_binding(const struct zb_backend *be, int index, char *text,
+                        size_t size);
 
 /* The table of built backends: NULL past the end. No function is ever NULL. */
 const struct zb_backend_ops *zb_backend_at(size_t i);

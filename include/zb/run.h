@@ -34,6 +34,7 @@
 #include "zb/plan.h"
 #include "zb/status.h"
 
+struct zb_gpu_state; /* zb/backend.h */
 struct zb_session;
 struct zb_worker;
 
@@ -117,6 +118,9 @@ struct zb_session_opts {
     /* sim backend: time of reducing gradients and gathering parameters. */
     double sim_link_ns_per_byte, sim_link_latency_ns;
     const char *pretrained; /* safetensors file with start values, or NULL */
+    /* Where the planned memory of all devices is printed when one of them has
+     * too little; NULL: nowhere. Open as long as the session. */
+    FILE *memory_table;
     /* How the loss is scaled; initial_scale 0: it is not. The type tensors are
      * stored in is that of the model's graph (zb_graph_storage): where it is not
      * zb_real, masters in zb_real are kept with the moments. */
@@ -271,6 +275,13 @@ struct zb_node_times zb_session_node_times(const struct zb_session *s,
                                            int stage);
 /* 1 - (busiest stage's work) / (last end - first start) of the last step. */
 double zb_session_measured_bubble(const struct zb_session *s);
+/* Have the GPUs' state read in the next step, while they work; not at all when
+ * readings would take more than a twentieth of the time. */
+void zb_session_watch_gpus(struct zb_session *s);
+/* As it was last asked for: [*n_out], valid until the next step; 0 without
+ * GPUs, where nothing is known of them, and when it was not read. */
+const struct zb_gpu_state *zb_session_gpus(const struct zb_session *s,
+                                           int *n_out);
 /* Floating point operations of the products of the last training step. */
 double zb_session_step_flops(const struct zb_session *s);
 

@@ -7,6 +7,7 @@
 #include "zb/backend.h"
 #include "zb/log.h"
 #include "zb/mem.h"
+#include "backend/affinity_int.h"
 #include "backend/backend_int.h"
 
 /* GPUs have no double build. */
@@ -112,6 +113,13 @@ enum zb_status zb_backend_copy_by_kernel(
     return bytes == 0 ? ZB_OK : launch(stream, &l);
 }
 
+int zb_backend_no_gpu_states(struct zb_backend *be, struct zb_gpu_state *state)
+{
+    (void)be;
+    (void)state;
+    return 0;
+}
+
 enum zb_status zb_backend_plain_alloc(struct zb_backend *be, size_t bytes,
                                       const char *what, void **ptr_out)
 {
@@ -158,10 +166,13 @@ static enum zb_status refuse(const char *name)
 static const struct zb_backend_ops *best(void)
 {
 #if ZB_HAS_CUDA
-    if (zb_cuda_is_usable() == ZB_OK) {
+    int is_odd = 0;
+
+    if (zb_cuda_is_usable(&is_odd) == ZB_OK) {
         return &zb_backend_cuda_ops;
     }
-    zb_log(ZB_LOG_DEBUG, "the backend is cpu: %s", zb_error_text());
+    zb_log(is_odd ? ZB_LOG_WARN : ZB_LOG_DEBUG, "the backend is cpu: %s",
+           zb_error_text());
 #endif
     return &zb_backend_cpu_ops;
 }
@@ -219,5 +230,26 @@ void zb_backend_close(struct zb_backend *be)
 {
     if (be != NULL) {
         be->ops->close(be);
+    }
+}
+
+const char *zb_throttle_str(int i)
+{
+    static const char *const names[] = {
+#define ZB_X(NAME, text) text,
+        ZB_THROTTLE_MAP(ZB_X)
+#undef ZB_X
+    };
+
+    return i >= 0 && (size_t)i < ZB_COUNT_OF(names) ? names[i] : NULL;
+}
+
+void zb_backend_binding(const struct zb_backend *be, int index, char *text,
+                        size_t size)
+{
+    if (be->affinity != NULL) {
+        zb_affinity_text(be->affinity, index, text, size);
+    } else if (size > 0) {
+        text[0] = '\0';
     }
 }

@@ -13,8 +13,9 @@ extern const struct zb_backend_ops zb_backend_check_ops;
 extern const struct zb_backend_ops zb_backend_sim_ops;
 extern const struct zb_backend_ops zb_backend_cuda_ops; /* where it is built */
 
-/* Whether device 0 of cuda can be opened; the text says why not. */
-enum zb_status zb_cuda_is_usable(void) ZB_CHECKED;
+/* Whether device 0 of cuda can be opened; the text says why not. *is_odd_out is
+ * then set to 1 where a GPU or its driver is there, and should have worked. */
+enum zb_status zb_cuda_is_usable(int *is_odd_out) ZB_CHECKED;
 
 /* For the slots stream_mark, discard, host_access, spend and event_delay: do
  * nothing, succeed. */
@@ -28,7 +29,8 @@ enum zb_status zb_backend_no_spend(struct zb_stream *stream, int64_t ns);
 void zb_backend_no_delay(struct zb_event *event, int64_t ns);
 
 /* For backends whose devices are this machine's processor: describe nothing,
- * one memory, and host memory like any other. */
+ * have no GPUs, one memory, and host memory like any other. */
+int zb_backend_no_gpu_states(struct zb_backend *be, struct zb_gpu_state *state);
 void zb_backend_no_words(const struct zb_backend_opts *opts, char *text,
                          size_t size);
 enum zb_status zb_backend_all_shared(struct zb_backend *be, int may_try,

@@ -507,6 +507,7 @@ static enum zb_status set_session(struct zbrun_job *job)
     o->recompute = recompute_of(c->train.recompute);
     o->may_change_recompute = !zb_conf_is_set(c, "train.recompute");
     o->watchdog_s = c->train.watchdog_s;
+    o->memory_table = stderr;
     o->sim_ns_per_cost = 1e3 * c->schedule.sim_unit_us;
     ZB_TRY(check_layers(job));
     return set_costs(job);

@@ -46,6 +46,7 @@ enum zb_status zbrun_report_new(const char *path, struct zbrun_report **r_out)
 void zbrun_report_free(struct zbrun_report *r)
 {
     if (r != NULL) {
+        zbrun_gpus_release(&r->gpus);
         zb_free(r->ns);
         zb_free(r->times);
         zb_free(r);
@@ -155,6 +156,7 @@ enum zb_status zbrun_report_step(struct zbrun_report *r,
     add_row(r, rec);
     add_to_sums(r, rec);
     r->last = *rec;
+    ZB_TRY(zbrun_gpus_add(&r->gpus, rec->gpu, rec->n_gpus));
     return copy_times(r, s);
 }
 

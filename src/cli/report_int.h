@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "cli/report.h"
+#include "zb/backend.h"
 #include "zb/compare.h"
 
 /* ---- curves -------------------------------------------------------------- */
@@ -35,6 +36,36 @@ void zbrun_series_add(struct zbrun_series *se, int64_t step, double value);
  * points stand for several steps. Nothing when it has no values. */
 void zbrun_series_draw(const struct zbrun_series *se, const char *title,
                        FILE *f);
+
+/* ---- GPUs (report_gpu.c) --------------------------------------------------
+ */
+
+struct zbrun_range {
+    int64_t n;
+    double min, max, sum;
+};
+
+struct zbrun_gpu {
+    int gpu;
+    int64_t n; /* readings */
+    struct zbrun_range used_bytes, power_w, sm_mhz, temperature_c;
+    int64_t n_throttle, throttle[ZB_N_THROTTLES]; /* readings that told, of them
+                                                     with this reason */
+};
+
+struct zbrun_gpus {
+    struct zbrun_gpu *gpu; /* [n] */
+    int n;
+};
+
+/* A reading of all GPUs. */
+enum zb_status zbrun_gpus_add(struct zbrun_gpus *gs,
+                              const struct zb_gpu_state *state,
+                              int n) ZB_CHECKED;
+void zbrun_gpus_release(struct zbrun_gpus *gs);
+
+/* The table of them; nothing when nothing was ever read. */
+void zbrun_report_gpus(const struct zbrun_gpus *gs, FILE *f);
 
 /* ---- what is kept -------------------------------------------------------- */
 
@@ -65,6 +96,7 @@ struct zbrun_report {
     int64_t n_steps; /* done */
     /* All but the first, which is slower; of a single one that. */
     double tokens, seconds, flops_share;
+    struct zbrun_gpus gpus;
     /* The last step's times; [n_stages] and one block for all. */
     int n_stages;
     struct zb_node_times *times;

@@ -315,6 +315,7 @@ enum zb_status zbrun_report_page(const struct zbrun_report *r,
     if (r->times != NULL) {
         ZB_TRY(put_last_step(r, s, f));
     }
+    zbrun_report_gpus(&r->gpus, f);
     fputs("<h2>Memory of the devices</h2>\n", f);
     zbrun_report_memory(s, f);
     ZB_TRY(put_settings(job, s, f));

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "zb/backend.h"
+#include "zb/log.h"
 #include "zb/trace.h"
 
 /* JSON has no NaN or infinity. */
@@ -27,6 +29,36 @@ static void put_hex(FILE *f, const char *key, double x)
     } else {
         fprintf(f, ",\"%s\":\"%a\"", key, x);
     }
+}
+
+/* What is not known is left out. */
+static void put_known(FILE *f, const char *key, int n_digits, double x)
+{
+    if (isfinite(x)) {
+        put_number(f, key, n_digits, x);
+    }
+}
+
+static void put_gpu(FILE *f, const struct zb_gpu_state *g)
+{
+    const char *comma = "", *name;
+
+    fprintf(f, "{\"gpu\":%d", g->gpu);
+    put_known(f, "memory_used", 15, g->used_bytes);
+    put_known(f, "power_w", 6, g->power_w);
+    put_known(f, "sm_mhz", 6, g->sm_mhz);
+    put_known(f, "temperature_c", 6, g->temperature_c);
+    if (g->throttle != ZB_THROTTLE_UNKNOWN) {
+        fprintf(f, ",\"throttle\":[");
+        for (int i = 0; (name = zb_throttle_str(i)) != NULL; i++) {
+            if (g->throttle & 1 << i) {
+                fprintf(f, "%s\"%s\"", comma, name);
+                comma = ",";
+            }
+        }
+        fputc(']', f);
+    }
+    fputc('}', f);
 }
 
 enum zb_status zbrun_log_step(FILE *f, const char *path,
@@ -50,7 +82,11 @@ enum zb_status zbrun_log_step(FILE *f, const char *path,
         put_number(f, "eval_loss", 9, r->eval_loss);
         put_hex(f, "eval_loss_hex", r->eval_loss);
     }
-    fprintf(f, "}\n");
+    for (int i = 0; i < r->n_gpus; i++) {
+        fprintf(f, "%s", i == 0 ? ",\"gpus\":[" : ",");
+        put_gpu(f, &r->gpu[i]);
+    }
+    fprintf(f, "%s}\n", r->n_gpus > 0 ? "]" : "");
     if (fflush(f) != 0 || ferror(f)) {
         return zb_fail(ZB_EIO, "%s: cannot write: %s", path, strerror(errno));
     }
@@ -77,6 +113,27 @@ void zbrun_show_step(FILE *f, const struct zbrun_record *r, double eta_s)
         fputc('\n', f);
     }
     fflush(f);
+}
+
+int zbrun_warn_slow(const struct zbrun_record *r)
+{
+    static const int bad = ZB_THROTTLE_HW | ZB_THROTTLE_SW_THERMAL |
+                           ZB_THROTTLE_HW_THERMAL | ZB_THROTTLE_POWER_BRAKE;
+
+    for (int i = 0; i < r->n_gpus; i++) {
+        const struct zb_gpu_state *g = &r->gpu[i];
+
+        for (int k = 0; g->throttle > 0 && k < ZB_N_THROTTLES; k++) {
+            if (g->throttle & bad & 1 << k) {
+                zb_log(ZB_LOG_WARN,
+                       "step %lld: GPU %d slows itself down (%s): see \"gpus\" "
+                       "in the log of steps",
+                       (long long)r->step, g->gpu, zb_throttle_str(k));
+                return 1;
+            }
+        }
+    }
+    return 0;
 }
 
 enum zb_status zbrun_trace_rows(struct zb_trace *t, const struct zb_session *s)

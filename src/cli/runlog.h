@@ -22,6 +22,10 @@ struct zbrun_record {
     double step_s, bubble, bubble_planned, mfu;
     int has_eval;
     double eval_loss;
+    /* The GPUs' state in the step, where it was read: borrowed for the calls
+     * that get the record. */
+    const struct zb_gpu_state *gpu;
+    int n_gpus;
 };
 
 /* Append one JSON object to `f`. ZB_EIO when it can not be written. */
@@ -31,6 +35,10 @@ enum zb_status zbrun_log_step(FILE *f, const char *path,
 /* Show a step: on a terminal one line that is written over, elsewhere one line
  * per step shown. `eta_s` is the time left. */
 void zbrun_show_step(FILE *f, const struct zbrun_record *r, double eta_s);
+
+/* Warn of the first GPU that slows itself down, for heat or a fault: not
+ * because of limits that somebody set. 1: there is one. */
+int zbrun_warn_slow(const struct zbrun_record *r);
 
 /* Add the nodes of the session's last step to a trace, messages in rows of
  * their own (a SEND hands over, a RECV asks; neither waits); times count from

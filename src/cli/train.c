@@ -98,8 +98,9 @@ struct loop {
     struct zbrun_report *report; /* NULL: none is asked for */
     struct zb_lr lr;
     double peak_flops;
-    int64_t start_ns;
-    int is_diverged;
+    int64_t begin_ns, session_ns, start_ns; /* opened from, session there from,
+                                               steps from */
+    int is_diverged, was_slow;
 };
 
 /* Empty the file of a log for this run alone. */
@@ -190,6 +191,7 @@ static enum zb_status open_loop(struct loop *l)
     ZB_TRY(zb_batch_init(&l->batch, l->job->rows, l->conf->data.seq_len));
     /* The log of an earlier run is kept until this one is known to begin. */
     ZB_TRY(zb_session_new(l->job->model, &l->job->session, &l->s));
+    l->session_ns = zb_now_ns();
     ZB_TRY(open_log(l));
     ZB_TRY(open_trace(l));
     ZB_TRY(open_report(l));
@@ -258,6 +260,14 @@ static enum zb_status dump_step(struct loop *l, const struct zb_step_input *in,
     return zb_optimizer_step(l->s, lr, res);
 }
 
+/* Whether a step is one of those that are shown. */
+static int is_due(const struct loop *l, int64_t step)
+{
+    int64_t every = l->conf->train.log_interval;
+
+    return every > 0 && (step % every == 0 || step == 1);
+}
+
 static enum zb_status take_step(struct loop *l, int64_t step,
                                 struct zbrun_record *r)
 {
@@ -272,6 +282,9 @@ static enum zb_status take_step(struct loop *l, int64_t step,
                                   l->job->rows, &l->batch));
     ZB_TRY(zbrun_job_fields(l->job, &l->batch, l->field));
     r->lr = zb_lr_at(&l->lr, step);
+    if (is_due(l, step)) {
+        zb_session_watch_gpus(l->s);
+    }
     if (step == 1 && l->job->opts->dump_grads != NULL) {
         ZB_TRY(dump_step(l, &in, r->lr, &res));
     } else {
@@ -289,6 +302,9 @@ static enum zb_status take_step(struct loop *l, int64_t step,
     r->mfu = l->peak_flops > 0 ? zb_session_step_flops(l->s) / r->step_s /
                                      l->peak_flops
                                : 0; /* simulated devices have no rate */
+    if (is_due(l, step)) {
+        r->gpu = zb_session_gpus(l->s, &r->n_gpus);
+    }
     return ZB_OK;
 }
 
@@ -313,12 +329,10 @@ static enum zb_status add_eval(struct loop *l, struct zbrun_record *r)
 
 static void show(struct loop *l, const struct zbrun_record *r)
 {
-    int64_t every = l->conf->train.log_interval;
     double elapsed = (double)(zb_now_ns() - l->start_ns) * 1e-9;
-    int is_due = every > 0 && (r->step % every == 0 || r->step == 1);
 
     if (l->job->opts->verbosity >= 0 &&
-        (is_due || r->has_eval || r->step == r->n_steps)) {
+        (is_due(l, r->step) || r->has_eval || r->step == r->n_steps)) {
         zbrun_show_step(stdout, r,
                         elapsed / (double)r->step *
                             (double)(r->n_steps - r->step));
@@ -339,6 +353,19 @@ static void warn_diverged(struct loop *l, const struct zbrun_record *r)
     }
 }
 
+static void log_first_step(const struct loop *l)
+{
+    int64_t now = zb_now_ns();
+
+    zb_log(ZB_LOG_DEBUG,
+           "start-up: session %.1f ms, logs and peak rate %.1f ms, first step "
+           "%.1f ms: %.1f ms in all",
+           (double)(l->session_ns - l->begin_ns) * 1e-6,
+           (double)(l->start_ns - l->session_ns) * 1e-6,
+           (double)(now - l->start_ns) * 1e-6,
+           (double)(now - l->begin_ns) * 1e-6);
+}
+
 /* ZB_ESTOPPED when its evaluation was; the step itself is done and logged. */
 static enum zb_status do_step(struct loop *l, int64_t step)
 {
@@ -346,6 +373,9 @@ static enum zb_status do_step(struct loop *l, int64_t step)
     enum zb_status st = ZB_OK;
 
     ZB_TRY(take_step(l, step, &r));
+    if (step == 1) {
+        log_first_step(l);
+    }
     if (l->trace != NULL && step <= TRACE_STEPS) {
         ZB_TRY(zbrun_trace_step(l->trace, l->s, l->start_ns));
     }
@@ -365,6 +395,9 @@ static enum zb_status do_step(struct loop *l, int64_t step)
     }
     show(l, &r);
     warn_diverged(l, &r);
+    if (!l->was_slow) {
+        l->was_slow = zbrun_warn_slow(&r);
+    }
     return st;
 }
 
@@ -385,7 +418,7 @@ enum zb_status zbrun_train(const struct zbrun_job *job,
                            const volatile sig_atomic_t *stop)
 {
     struct loop l = {
-        .job = job, .conf = job->conf, .stop = stop, .start_ns = zb_now_ns()};
+        .job = job, .conf = job->conf, .stop = stop, .begin_ns = zb_now_ns()};
     enum zb_status st = open_loop(&l);
 
     if (st == ZB_OK && job->opts->verbosity >= 0) {

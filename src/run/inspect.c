@@ -452,3 +452,15 @@ out:
     free_tensors(tensors, n);
     return st;
 }
+
+void zb_session_watch_gpus(struct zb_session *s)
+{
+    s->watches_gpus = 1;
+}
+
+const struct zb_gpu_state *zb_session_gpus(const struct zb_session *s,
+                                           int *n_out)
+{
+    *n_out = s->n_gpus;
+    return s->gpu;
+}

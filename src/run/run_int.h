@@ -221,6 +221,7 @@ void zb_run_plan_free(struct zb_run_plan *p);
 /* ZB_EINFEASIBLE when a stage needs more than opts.device_mem. */
 enum zb_status zb_run_plan_check_memory(const struct zb_run_plan *p) ZB_CHECKED;
 void zb_run_plan_print(const struct zb_run_plan *p, FILE *f);
+void zb_run_plan_print_memory(const struct zb_run_plan *p, FILE *f);
 void zb_run_plan_print_costs(const struct zb_run_plan *p, FILE *f);
 /* The same as messages of level DEBUG. */
 void zb_run_plan_log(const struct zb_run_plan *p);
@@ -388,6 +389,15 @@ struct zb_mirror {
     int has_far_sharer; /* a stage that shares a parameter */
 };
 
+/* What a worker does before the first command; how long each took. */
+enum zb_lap {
+    ZB_LAP_OPEN, /* the device, its streams and events */
+    ZB_LAP_MEMORY,
+    ZB_LAP_MEET, /* channels, groups, links; waiting for the others */
+    ZB_LAP_VALUES,
+    ZB_N_LAPS
+};
+
 struct zb_worker {
     struct zb_session *s;
     int device, stage, column, dp, sp, tp;
@@ -424,6 +434,7 @@ struct zb_worker {
                       has them: parts of sequences, padded ones; or NULL */
     int *is_staged; /* [n_fly] in the step under way */
     int n_fly;
+    int64_t lap_at_ns, lap_ns[ZB_N_LAPS];
 
     /* The step under way. */
     const struct zb_step_input *in;
@@ -485,6 +496,7 @@ struct zb_session {
                                 only, between commands */
     struct zb_worker *worker; /* [n_devices] */
     int n_running;            /* threads started and not joined */
+    int64_t begin_ns, planned_ns, opened_ns; /* when the start had got there */
     struct zb_barrier leave;  /* workers only, on the way out */
     /* After an abort: no link keeps a stream any more; then bumped. */
     _Atomic int has_cut_links;
@@ -502,6 +514,11 @@ struct zb_session {
     int is_reduced; /* gradients were reduced since they were last cleared */
     struct zb_schedule *eval; /* forward only, when not of plan->o.n_micro */
     double last_flops;
+    struct zb_gpu_state *gpu; /* [n_devices] as the last time it was asked */
+    int n_gpus;
+    int watches_gpus; /* 1: the next command has them read */
+    int has_read_gpus;
+    int64_t no_reading_until_ns;
 
     /* With measured costs: what nodes took in the ZB_NOTE_STEPS training steps
      * behind the first, medians over microbatches. Host only. */
@@ -524,6 +541,14 @@ int64_t zb_session_nodes_ns(const struct zb_session *s, int64_t *busiest_out);
 /* The workers leave and are joined; what is left can only be looked at and
  * freed. For tests that ask the backend about the way out. */
 void zb_session_stop(struct zb_session *s);
+
+/* session.c: host memory of a worker for steps of n_micro microbatches; by the
+ * worker itself, or by the host while it waits. */
+enum zb_status zb_worker_reserve(struct zb_worker *w, int n_micro) ZB_CHECKED;
+
+/* start.c: messages of level DEBUG: how long the parts of the start took, until
+ * `end_ns`, and where threads are bound. */
+void zb_session_log_start(const struct zb_session *s, int64_t end_ns);
 
 /* worker.c: the thread's function; `arg` is the worker. */
 void zb_worker_main(void *arg);

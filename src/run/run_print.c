@@ -40,7 +40,7 @@ static void print_chunks(const struct zb_run_plan *p, FILE *f)
     }
 }
 
-static void print_memory(const struct zb_run_plan *p, FILE *f)
+void zb_run_plan_print_memory(const struct zb_run_plan *p, FILE *f)
 {
     fprintf(f, "memory (bytes)");
     for (int s = 0; s < p->n_stages; s++) {
@@ -144,7 +144,7 @@ void zb_run_plan_print(const struct zb_run_plan *p, FILE *f)
     print_chunks(p, f);
     zb_run_plan_print_costs(p, f);
     print_times(p, f);
-    print_memory(p, f);
+    zb_run_plan_print_memory(p, f);
     print_host_memory(p, f);
 }
 

@@ -60,6 +60,9 @@ static enum zb_status end_with_error(struct zb_session *s)
     atomic_store(&s->has_cut_links, 1);
     zb_signal_bump(&s->cut);
     join_all(s);
+    if (s->ab.st == ZB_ENOMEM && s->plan->o.memory_table != NULL) {
+        zb_run_plan_print_memory(s->plan, s->plan->o.memory_table);
+    }
     return zb_fail(s->ab.st, "%s", s->ab.text);
 }
 
@@ -103,6 +106,30 @@ static enum zb_status wait_done(struct zb_session *s)
     }
 }
 
+/* Drivers differ in how long they take: at most this share of the time. The
+ * first reading, which loads a library, does not count. */
+#define READING_SHARE 20
+
+/* While the workers are at it: between steps GPUs rest. */
+static void read_gpus(struct zb_session *s)
+{
+    int64_t begin = zb_now_ns(), now;
+
+    if (!s->watches_gpus) {
+        return;
+    }
+    s->watches_gpus = 0;
+    s->n_gpus = 0;
+    if (begin < s->no_reading_until_ns) {
+        return;
+    }
+    s->n_gpus = s->be->ops->gpu_states(s->be, s->gpu);
+    now = zb_now_ns();
+    s->no_reading_until_ns =
+        s->has_read_gpus ? now + (READING_SHARE - 1) * (now - begin) : now;
+    s->has_read_gpus = 1;
+}
+
 static enum zb_status run_command(struct zb_session *s, zb_command_fn fn,
                                   void *arg)
 {
@@ -113,6 +140,7 @@ static enum zb_status run_command(struct zb_session *s, zb_command_fn fn,
     s->command = fn;
     s->arg = arg;
     zb_signal_bump(&s->go);
+    read_gpus(s);
     return wait_done(s);
 }
 
@@ -209,7 +237,7 @@ static enum zb_status reserve_staging(struct zb_worker *w)
         (void **)&w->staging);
 }
 
-static enum zb_status reserve_worker(struct zb_worker *w, int n_micro)
+enum zb_status zb_worker_reserve(struct zb_worker *w, int n_micro)
 {
     const struct zb_run_plan *p = w->s->plan;
     size_t n = (size_t)n_micro;
@@ -244,7 +272,8 @@ static enum zb_status reserve_worker(struct zb_worker *w, int n_micro)
     return w->ops->has_host_memory ? reserve_staging(w) : ZB_OK;
 }
 
-/* Room for the microbatches of a step, on the host and in the workers. */
+/* Room for the microbatches of a step, on the host and in the workers; these
+ * make the first room for themselves, near their devices. */
 static enum zb_status reserve_micro(struct zb_session *s, int n_micro)
 {
     size_t n_dp = (size_t)s->plan->n_dp;
@@ -259,8 +288,8 @@ static enum zb_status reserve_micro(struct zb_session *s, int n_micro)
         return ZB_ENOMEM;
     }
     s->mb = mb;
-    for (int i = 0; i < s->plan->n_devices; i++) {
-        ZB_TRY(reserve_worker(&s->worker[i], n_micro));
+    for (int i = 0; i < s->n_running; i++) {
+        ZB_TRY(zb_worker_reserve(&s->worker[i], n_micro));
     }
     s->n_mb = n_micro;
     return ZB_OK;
@@ -356,13 +385,16 @@ static enum zb_status open_session(struct zb_session *s,
         .gpus = o->gpus,
     };
 
+    s->begin_ns = zb_now_ns();
     ZB_TRY(zb_run_plan_new_on_devices(model, o, &s->plan));
+    s->planned_ns = zb_now_ns();
     zb_run_plan_log(s->plan);
     ZB_TRY(zb_run_plan_check_memory(s->plan));
     p = s->plan;
     bo.n_devices = p->n_devices;
     s->worker = zb_alloc_array((size_t)p->n_devices, sizeof(*s->worker));
-    if (s->worker == NULL) {
+    s->gpu = zb_alloc_array((size_t)p->n_devices, sizeof(*s->gpu));
+    if (s->worker == NULL || s->gpu == NULL) {
         return ZB_ENOMEM;
     }
     ZB_TRY(zb_backend_open(o->backend, &bo, &s->be));
@@ -390,7 +422,10 @@ static enum zb_status open_session(struct zb_session *s,
     }
     set_loss_scale(s);
     ZB_TRY(reserve_micro(s, o->n_micro));
-    return start_workers(s);
+    s->opened_ns = zb_now_ns();
+    ZB_TRY(start_workers(s));
+    zb_session_log_start(s, zb_now_ns());
+    return ZB_OK;
 }
 
 enum zb_status zb_session_new(const struct zb_model *model,
@@ -457,6 +492,7 @@ void zb_session_free(struct zb_session *s)
     zb_free(s->mb);
     zb_free(s->chan);
     zb_free(s->worker);
+    zb_free(s->gpu);
     zb_run_plan_free(s->plan);
     zb_abort_release(&s->ab);
     zb_free(s);

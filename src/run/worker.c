@@ -210,11 +210,25 @@ static enum zb_status connect_links(struct zb_worker *w)
     return ZB_OK;
 }
 
+static void begin_lap(struct zb_worker *w)
+{
+    w->lap_at_ns = zb_now_ns();
+}
+
+static void end_lap(struct zb_worker *w, enum zb_lap lap)
+{
+    int64_t now = zb_now_ns();
+
+    w->lap_ns[lap] = now - w->lap_at_ns;
+    w->lap_at_ns = now;
+}
+
 static enum zb_status setup(struct zb_worker *w)
 {
     const struct zb_layout *l = &w->s->plan->layout[w->stage];
 
     w->nodes = &w->s->plan->sched->stages[w->stage];
+    begin_lap(w);
     ZB_TRY(w->ops->device_open(w->s->be, w->device, &w->dev));
     ZB_TRY(w->ops->stream_new(w->dev, "compute", &w->stream));
     ZB_TRY(w->ops->stream_new(w->dev, "side", &w->side));
@@ -223,8 +237,11 @@ static enum zb_status setup(struct zb_worker *w)
     ZB_TRY(w->ops->event_new(w->dev, &w->grads_done));
     ZB_TRY(w->ops->event_new(w->dev, &w->sums_done));
     ZB_TRY(w->ops->event_new(w->dev, &w->opt_done));
+    end_lap(w, ZB_LAP_OPEN);
     ZB_TRY(w->ops->mem_alloc(w->dev, l->total, "arena", (void **)&w->arena));
     ZB_TRY(zb_worker_make_mirrors(w));
+    ZB_TRY(zb_worker_reserve(w, w->s->n_mb));
+    end_lap(w, ZB_LAP_MEMORY);
     ZB_TRY(list_mine(w));
     ZB_TRY(place_tensors(w));
     ZB_TRY(alloc_state(w));
@@ -234,7 +251,10 @@ static enum zb_status setup(struct zb_worker *w)
     ZB_TRY(connect_links(w));
     /* Others may wait for this worker's events from here on. */
     ZB_TRY(zb_group_meet(w->s->group));
-    return zb_worker_fill_params(w);
+    end_lap(w, ZB_LAP_MEET);
+    ZB_TRY(zb_worker_fill_params(w));
+    end_lap(w, ZB_LAP_VALUES);
+    return ZB_OK;
 }
 
 /* ---- leaving ------------------------------------------------------------- */

@@ -4,6 +4,7 @@
  */
 #include "fakecuda/fake_int.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 
@@ -71,8 +72,11 @@ cudaError_t cudaPeekAtLastError(void)
 cudaError_t cudaDriverGetVersion(int *version)
 {
     call c("cudaDriverGetVersion");
+    trouble wrong = the().wrong;
 
-    *version = CUDART_VERSION;
+    *version = wrong == trouble::no_driver    ? 0
+               : wrong == trouble::old_driver ? 11040
+                                              : CUDART_VERSION;
     return c.end(cudaSuccess);
 }
 
@@ -89,6 +93,14 @@ cudaError_t cudaGetDeviceCount(int *count)
     call c("cudaGetDeviceCount");
 
     *count = c.fault == cudaSuccess ? (int)the().gpus.size() : 0;
+    if (the().wrong == trouble::no_driver ||
+        the().wrong == trouble::old_driver) {
+        *count = 0;
+        return c.end(cudaErrorInsufficientDriver);
+    }
+    if (the().wrong == trouble::no_gpu) {
+        *count = 0;
+    }
     return c.end(*count > 0 ? cudaSuccess : cudaErrorNoDevice);
 }
 
@@ -103,6 +115,20 @@ cudaError_t cudaGetDevice(int *device)
     return c.end(cudaSuccess);
 }
 
+/* With the others that make one, if a test asked for that. */
+static void make_context(call &c, gpu &g)
+{
+    state &s = the();
+
+    g.has_context = true;
+    s.n_making++;
+    s.most_making = s.n_making > s.most_making ? s.n_making : s.most_making;
+    s.contexts.notify_all();
+    s.contexts.wait_for(c.lock, std::chrono::seconds(10),
+                        [&s] { return s.most_making >= s.n_gathered; });
+    s.n_making--;
+}
+
 cudaError_t cudaSetDevice(int device)
 {
     call c("cudaSetDevice");
@@ -110,7 +136,13 @@ cudaError_t cudaSetDevice(int device)
     if (c.fault != cudaSuccess || !is_gpu(device)) {
         return c.end(cudaErrorInvalidDevice);
     }
+    if (the().wrong == trouble::busy) {
+        return c.end(cudaErrorDevicesUnavailable);
+    }
     me().gpu = device;
+    if (!the().gpus[(size_t)device].has_context) {
+        make_context(c, the().gpus[(size_t)device]);
+    }
     return c.end(cudaSuccess);
 }
 

@@ -306,7 +306,10 @@ struct gpu {
     std::deque<unit> launched; /* if all were done one after the other: left */
     /* What goes to or from the other by itself arrives wrong, or never. */
     bool is_corrupt[64] = {}, is_stuck[64] = {};
+    bool has_context = false;
 };
+
+enum class trouble { none, no_driver, old_driver, no_gpu, busy, lost };
 
 /* A host thread. */
 struct host {
@@ -354,6 +357,11 @@ struct state {
     bool has_failed = false;
     /* What is stuck goes on when this is no longer what it was. */
     std::atomic<uint64_t> unstuck{0};
+    trouble wrong = trouble::none;
+    uint64_t n_until_lost = 0;
+    /* Contexts that are being made. */
+    std::condition_variable contexts;
+    int n_gathered = 0, n_making = 0, most_making = 0;
 };
 
 state &the();

@@ -68,6 +68,30 @@ static void set_pairs(state &s, const char *name, pairs of)
     }
 }
 
+static bool make_trouble(state &s, const std::string &what)
+{
+    static const struct {
+        const char *name;
+        trouble wrong;
+    } troubles[] = {
+        {"no-driver", trouble::no_driver}, {"old-driver", trouble::old_driver},
+        {"no-gpu", trouble::no_gpu},       {"busy", trouble::busy},
+        {"lost", trouble::lost},
+    };
+    size_t colon = what.find(':');
+
+    for (const auto &t : troubles) {
+        if (what.substr(0, colon) == t.name) {
+            s.wrong = t.wrong;
+            s.n_until_lost = colon == std::string::npos
+                                 ? 0
+                                 : std::stoull(what.substr(colon + 1));
+            return true;
+        }
+    }
+    return what.empty();
+}
+
 static state *first_state()
 {
     state *s = new state;
@@ -78,6 +102,13 @@ static state *first_state()
     set_pairs(*s, "FAKE_CUDA_APART", &gpu::is_apart);
     set_pairs(*s, "FAKE_CUDA_CORRUPT", &gpu::is_corrupt);
     set_pairs(*s, "FAKE_CUDA_BLOCK", &gpu::is_stuck);
+    s->gpu_bytes =
+        (size_t)from_environment("FAKE_CUDA_GPU_BYTES", (long)FAKE_GPU_BYTES);
+    if (std::getenv("FAKE_CUDA_TROUBLE") != nullptr &&
+        !make_trouble(*s, std::getenv("FAKE_CUDA_TROUBLE"))) {
+        std::fprintf(stderr, "fake cuda: unknown FAKE_CUDA_TROUBLE\n");
+        std::abort();
+    }
     std::atexit(at_exit);
     return s;
 }
@@ -148,6 +179,10 @@ call::call(const char *name_, bool can_fail) : name(name_), lock(the().mu)
     state &s = the();
 
     s.calls[name]++;
+    if (can_fail && s.wrong == trouble::lost) {
+        fault = s.n_until_lost == 0 ? cudaErrorUnknown : cudaSuccess;
+        s.n_until_lost -= s.n_until_lost > 0;
+    }
     if (can_fail && s.fail_at > 0 && --s.fail_at == 0) {
         fault = s.fail_with;
         s.has_failed = true;
@@ -202,6 +237,8 @@ static void forget(state &s)
     s.gpu_bytes = FAKE_GPU_BYTES;
     s.drop_wait = s.fail_at = 0;
     s.has_failed = false;
+    s.wrong = trouble::none;
+    s.n_gathered = s.n_making = s.most_making = 0;
 }
 
 void fake_cuda_reset(int n_gpus, uint64_t seed, int max_delay_us)
@@ -257,6 +294,21 @@ uint64_t fake_cuda_live(void)
     std::unique_lock<std::mutex> lock(the().mu);
 
     return the().n_live;
+}
+
+int fake_cuda_trouble(const char *what)
+{
+    std::unique_lock<std::mutex> lock(the().mu);
+
+    return make_trouble(the(), what);
+}
+
+int fake_cuda_gather_contexts(int n)
+{
+    std::unique_lock<std::mutex> lock(the().mu);
+
+    the().n_gathered = n;
+    return the().most_making;
 }
 
 void fake_cuda_drop_wait(uint64_t k)

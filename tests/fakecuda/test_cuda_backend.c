@@ -5,6 +5,8 @@
 #include "config.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,6 +99,95 @@ static void hardware_is_described(void)
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "cuBLASLt"));
 }
 
+/* ---- trouble ------------------------------------------------------------- */
+
+/* A machine with two GPUs and this trouble. */
+static void with_trouble(const char *what)
+{
+    fake_cuda_reset(2, 0, 0);
+    CU_ASSERT_FATAL(fake_cuda_trouble(what));
+}
+
+static void every_trouble_has_words_of_its_own(void)
+{
+    static const struct {
+        const char *trouble, *words;
+    } table[] = {
+        {"no-driver", "cuda: no NVIDIA driver is installed (or its "
+                      "libcuda.so.1 can not be found)"},
+        {"old-driver", "cuda: the NVIDIA driver is too old: it is for CUDA "
+                       "11.4, this program needs 13.0"},
+        {"no-gpu", "cuda: there is no NVIDIA GPU"},
+        {"lost", "the GPU may be lost: see nvidia-smi and the kernel's log for "
+                 "lines with Xid"},
+    };
+    const struct zb_backend_opts o = {.n_devices = 2, .threads_per_device = 1};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(table); i++) {
+        with_trouble(table[i].trouble);
+        CU_ASSERT(open_fails(&o, ZB_EDEVICE, table[i].words));
+    }
+}
+
+static void hidden_gpus_are_told_with_what_hides_them(void)
+{
+    const struct zb_backend_opts o = {.n_devices = 1, .threads_per_device = 1};
+
+    with_trouble("no-gpu");
+    setenv("CUDA_VISIBLE_DEVICES", "7", 1);
+    CU_ASSERT(open_fails(&o, ZB_EDEVICE, "among CUDA_VISIBLE_DEVICES=7"));
+    unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+static void busy_gpu_is_told_when_its_device_is_opened(void)
+{
+    const struct zb_backend_opts o = {.n_devices = 2, .threads_per_device = 1};
+    struct zb_backend *be = NULL;
+    struct zb_device *dev = NULL;
+
+    with_trouble("busy");
+    ZBT_OK(zb_backend_open("cuda", &o, &be));
+    CU_ASSERT_EQUAL(be->ops->device_open(be, 1, &dev), ZB_EDEVICE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "device 1, GPU 1: "));
+    CU_ASSERT_PTR_NOT_NULL(
+        strstr(zb_error_text(), "the GPU is busy: another program has it to "
+                                "itself, or its compute mode allows no more"));
+    CU_ASSERT_PTR_NULL(dev);
+    zb_backend_close(be);
+}
+
+static void gpu_lost_later_is_told_by_what_meets_it(void)
+{
+    const struct zb_backend_opts o = {.n_devices = 1, .threads_per_device = 1};
+    struct zb_backend *be = NULL;
+    struct zb_device *dev = NULL;
+    void *ptr = NULL;
+
+    fake_cuda_reset(1, 0, 0);
+    ZBT_OK(zb_backend_open("cuda", &o, &be));
+    ZBT_OK(be->ops->device_open(be, 0, &dev));
+    CU_ASSERT_FATAL(fake_cuda_trouble("lost:1"));
+    CU_ASSERT_EQUAL(be->ops->mem_alloc(dev, 64, "arena", &ptr), ZB_EDEVICE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(),
+                                  "device 0, GPU 0: arena: unknown error; the "
+                                  "GPU may be lost"));
+    be->ops->device_close(dev);
+    zb_backend_close(be);
+}
+
+static void auto_does_without_a_gpu_that_does_not_work(void)
+{
+    static const char *const troubles[] = {"no-driver", "old-driver", "no-gpu",
+                                           "lost"};
+    const struct zb_backend_ops *ops = NULL;
+
+    for (size_t i = 0; i < ZB_COUNT_OF(troubles); i++) {
+        with_trouble(troubles[i]);
+        ZBT_OK(zb_backend_find("auto", &ops));
+        CU_ASSERT_STRING_EQUAL(ops->name, "cpu");
+    }
+}
+
 /* ---- devices ------------------------------------------------------------- */
 
 struct rig {
@@ -134,9 +225,45 @@ static void memory_that_runs_out_says_how_much_there_is(void)
         ZB_ENOMEM);
     CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "device 0, GPU 0: arena"));
     CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "1048576.00 GiB"));
-    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "GiB are free"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "GiB are free; "
+                                                   "schedule.device_mem"));
     CU_ASSERT_PTR_NULL(ptr);
     rig_close(&r);
+}
+
+static void *open_and_close(void *arg)
+{
+    struct zb_device *dev = NULL;
+    struct zb_backend *be = arg;
+    static _Atomic int next;
+    int index = atomic_fetch_add(&next, 1) % be->n_devices;
+
+    if (be->ops->device_open(be, index, &dev) == ZB_OK) {
+        be->ops->device_close(dev);
+    }
+    return NULL;
+}
+
+/* Nothing that devices share keeps one waiting for another's context. */
+static void gpus_are_opened_at_once(void)
+{
+    const struct zb_backend_opts o = {.n_devices = 4, .threads_per_device = 1};
+    struct zb_backend *be = NULL;
+    pthread_t thread[4];
+
+    fake_cuda_reset(4, 0, 0);
+    fake_cuda_gather_contexts(4);
+    ZBT_OK(zb_backend_open("cuda", &o, &be));
+    for (int i = 0; i < 4; i++) {
+        CU_ASSERT_FATAL(pthread_create(&thread[i], NULL, open_and_close, be) ==
+                        0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(thread[i], NULL);
+    }
+    CU_ASSERT_EQUAL(fake_cuda_gather_contexts(0), 4);
+    zb_backend_close(be);
+    CU_ASSERT_FATAL(no_reports());
 }
 
 /* ---- products ------------------------------------------------------------ */
@@ -250,6 +377,12 @@ int main(void)
         ZBT_CASE(more_devices_than_gpus_are_refused_with_a_list_that_works),
         ZBT_CASE(gpu_that_is_not_there_is_refused),
         ZBT_CASE(hardware_is_described),
+        ZBT_CASE(every_trouble_has_words_of_its_own),
+        ZBT_CASE(hidden_gpus_are_told_with_what_hides_them),
+        ZBT_CASE(busy_gpu_is_told_when_its_device_is_opened),
+        ZBT_CASE(gpu_lost_later_is_told_by_what_meets_it),
+        ZBT_CASE(auto_does_without_a_gpu_that_does_not_work),
+        ZBT_CASE(gpus_are_opened_at_once),
         ZBT_CASE(memory_that_runs_out_says_how_much_there_is),
         ZBT_CASE(products_of_odd_strides_and_addresses_are_right),
         ZBT_CASE(products_of_many_sizes_are_forgotten_in_time),

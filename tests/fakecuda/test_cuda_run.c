@@ -301,6 +301,52 @@ static void devices_that_share_a_gpu_are_refused(void)
     zb_model_free(m);
 }
 
+/* The host opens none of them before, which would be one after the other. */
+static void contexts_of_a_run_are_made_together(void)
+{
+    static const int one_each[] = {0, 1, 2, 3};
+    const struct ru_grid g = {4, 1, 1, 1, ZB_SEQ_WHOLE};
+    struct zb_session_opts o = ru_grid_opts(&g, N_ROWS);
+    struct zb_model *m = model_for(&g);
+    struct zb_session *s = NULL;
+
+    fake_cuda_reset(4, 1, 0);
+    fake_cuda_gather_contexts(4);
+    o.backend = "cuda";
+    o.gpus = one_each;
+    o.p2p = ZB_P2P_HOST; /* no copy test, whose pairs make some before */
+    ZBT_OK(zb_session_new(m, &o, &s));
+    CU_ASSERT_EQUAL(fake_cuda_gather_contexts(0), 4);
+    zb_session_free(s);
+    zb_model_free(m);
+    CU_ASSERT_FATAL(no_reports("start"));
+}
+
+static void too_little_memory_shows_what_was_planned(void)
+{
+    const struct ru_grid g = {2, 1, 1, 1, ZB_SEQ_WHOLE};
+    struct zb_session_opts o = ru_grid_opts(&g, N_ROWS);
+    struct zb_model *m = model_for(&g);
+    struct zb_session *s = NULL;
+    char text[4096];
+    FILE *f = tmpfile();
+
+    fake_cuda_reset(N_GPUS, 1, 0);
+    fake_cuda_set_memory(100000);
+    o.backend = "cuda";
+    o.memory_table = f;
+    CU_ASSERT_EQUAL(zb_session_new(m, &o, &s), ZB_ENOMEM);
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "out of memory"));
+    rewind(f);
+    text[fread(text, 1, sizeof(text) - 1, f)] = '\0';
+    fclose(f);
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "memory (bytes)"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "stage 1"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "  total "));
+    zb_model_free(m);
+    CU_ASSERT_FATAL(no_reports("memory"));
+}
+
 int main(void)
 {
     static const struct zbt_case cases[] = {
@@ -310,6 +356,8 @@ int main(void)
         ZBT_CASE(gpu_whose_messages_are_lost_ends_the_run),
         ZBT_CASE(failure_of_any_call_ends_the_run),
         ZBT_CASE(devices_that_share_a_gpu_are_refused),
+        ZBT_CASE(contexts_of_a_run_are_made_together),
+        ZBT_CASE(too_little_memory_shows_what_was_planned),
     };
 
     return zbt_run("cuda_run", cases, ZB_COUNT_OF(cases));

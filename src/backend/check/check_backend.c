@@ -69,6 +69,7 @@ enum zb_status zb_check_open_over(const struct zb_backend_ops *inner,
     be->opts = *opts;
     ZB_TRY_GOTO(st, new_parts(be, opts->n_devices), err);
     ZB_TRY_GOTO(st, inner->open(opts, &be->inner), err_parts);
+    be->base.affinity = be->inner->affinity;
     *be_out = &be->base;
     return ZB_OK;
 
@@ -388,6 +389,13 @@ static enum zb_status check_copy_peer(struct zb_stream *stream,
                                      label);
 }
 
+static int check_gpu_states(struct zb_backend *base, struct zb_gpu_state *state)
+{
+    struct ck_backend *be = (struct ck_backend *)base;
+
+    return be->iops->gpu_states(be->inner, state);
+}
+
 const struct zb_backend_ops zb_backend_check_ops = {
     .name = "check",
     .summary = "cpu with late execution; reports what no event orders",
@@ -415,6 +423,7 @@ const struct zb_backend_ops zb_backend_check_ops = {
     .copy_in = zb_ck_copy_in,
     .copy_out = zb_ck_copy_out,
     .copy_peer = check_copy_peer,
+    .gpu_states = check_gpu_states,
     .stream_mark = zb_ck_stream_mark,
     .discard = zb_ck_op_discard,
     .host_access = check_host_access,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "zb/mem.h"
+#include "backend/affinity_int.h"
 #include "backend/cpu/cpu_onednn.h"
 
 /* Nothing is ever in flight, so a stream only knows its device, and an event
@@ -25,6 +26,9 @@ static const zb_cpu_kernel_fn kernels[ZB_N_KERNELS] = {
 static enum zb_status cpu_open(const struct zb_backend_opts *opts,
                                struct zb_backend **be_out)
 {
+    const struct zb_affinity_opts ao = {.n_devices = opts->n_devices,
+                                        .threads_per_device =
+                                            opts->threads_per_device};
     struct zb_cpu *be;
 
     if (opts->threads_per_device > ZB_CPU_MAX_THREADS) {
@@ -38,7 +42,10 @@ static enum zb_status cpu_open(const struct zb_backend_opts *opts,
     be->base.ops = &zb_backend_cpu_ops;
     be->base.n_devices = opts->n_devices;
     be->n_threads = opts->threads_per_device;
-    zb_cpu_binder_init(&be->binder, opts->n_devices, opts->threads_per_device);
+    if (zb_affinity_new(&ao, &be->base.affinity) != ZB_OK) {
+        zb_free(be);
+        return ZB_ENOMEM;
+    }
     *be_out = &be->base;
     return ZB_OK;
 }
@@ -47,7 +54,7 @@ static void cpu_close(struct zb_backend *be)
 {
     struct zb_cpu *cpu = (struct zb_cpu *)be;
 
-    zb_cpu_binder_release(&cpu->binder);
+    zb_affinity_free(be->affinity);
     zb_free(cpu);
 }
 
@@ -74,7 +81,7 @@ static enum zb_status cpu_device_open(struct zb_backend *be, int index,
     dev->be = cpu;
     dev->index = index;
     dev->n_threads = cpu->n_threads;
-    dev->binding_before = zb_cpu_bind(&cpu->binder, index);
+    dev->binding_before = zb_affinity_bind(be->affinity, index);
     *dev_out = dev;
     return ZB_OK;
 }
@@ -84,7 +91,7 @@ static void cpu_device_close(struct zb_device *dev)
     if (dev == NULL) {
         return;
     }
-    zb_cpu_unbind(&dev->be->binder, dev->binding_before);
+    zb_affinity_undo(dev->be->base.affinity, dev->binding_before);
     zb_onednn_free(dev->onednn);
     for (int t = 0; t < dev->n_threads; t++) {
         zb_free(dev->scratch[t].ptr);
@@ -227,6 +234,7 @@ const struct zb_backend_ops zb_backend_cpu_ops = {
     .copy_in = cpu_copy_in,
     .copy_out = cpu_copy_out,
     .copy_peer = cpu_copy_peer,
+    .gpu_states = zb_backend_no_gpu_states,
     .stream_mark = zb_backend_no_mark,
     .discard = zb_backend_no_discard,
     .host_access = zb_backend_no_host_access,

@@ -15,14 +15,6 @@
 /* Largest OpenMP team of a device. */
 #define ZB_CPU_MAX_THREADS 256
 
-/* How threads are bound; a machine that was not read has topo == NULL. Types
- * of hwloc. Read-only once made. */
-struct zb_cpu_binder {
-    struct hwloc_topology *topo;
-    struct hwloc_bitmap_s *allowed; /* the cpu set before any binding */
-    int threads_per_device;
-};
-
 /* Memory one thread of the team works in; grows to the largest request. */
 struct zb_cpu_scratch {
     void *ptr;
@@ -34,7 +26,6 @@ struct zb_onednn;
 struct zb_cpu {
     struct zb_backend base;
     int n_threads;
-    struct zb_cpu_binder binder;
 };
 
 /* Used by one thread at a time (its worker, or check's streams in turn); during
@@ -100,20 +91,6 @@ enum zb_status zb_cpu_mem_alloc(struct zb_device *dev, size_t bytes,
 void zb_cpu_mem_free(struct zb_device *dev, void *ptr);
 size_t zb_cpu_mem_bytes(const struct zb_device *dev);
 size_t zb_cpu_mem_peak_bytes(const struct zb_device *dev);
-
-/* ---- binding (cpu_bind.c) ----------------------------------------------- */
-
-/* Read the machine and this thread's cpu set. When binding is not possible, or
- * the devices' threads outnumber the cores, nothing will be bound: that is
- * never an error. */
-void zb_cpu_binder_init(struct zb_cpu_binder *b, int n_devices,
-                        int threads_per_device);
-void zb_cpu_binder_release(struct zb_cpu_binder *b);
-
-/* Bind the calling thread to the cores of device `index`; returns what undo
- * needs, or NULL when it was not bound. */
-void *zb_cpu_bind(const struct zb_cpu_binder *b, int index);
-void zb_cpu_unbind(const struct zb_cpu_binder *b, void *before);
 
 /* ---- kernels ------------------------------------------------------------ */
 

@@ -12,6 +12,8 @@
 
 #include "zb/log.h"
 #include "zb/mem.h"
+#include "backend/affinity_int.h"
+#include "backend/cuda/cuda_nvml.h"
 
 /* The oldest GPUs that the kernels are built for: Ampere. */
 #define MIN_MAJOR 8
@@ -160,12 +162,19 @@ static enum zb_status check_gpu(int gpu)
                          gpu, major, minor, MIN_MAJOR);
 }
 
-enum zb_status zb_cuda_is_usable(void)
+enum zb_status zb_cuda_is_usable(int *is_odd_out)
 {
-    int n;
+    int n = 0, driver = 0;
+    enum zb_status st = count_gpus(&n);
 
-    ZB_TRY(count_gpus(&n));
-    return check_gpu(0);
+    if (st == ZB_OK) {
+        *is_odd_out = 1;
+        return check_gpu(0);
+    }
+    (void)cudaDriverGetVersion(&driver);
+    *is_odd_out = driver > 0 && cudaGetDeviceCount(&n) != cudaErrorNoDevice;
+    (void)cudaGetLastError();
+    return st;
 }
 
 /* One of each, then the first ones again: "0,1,0". */
@@ -207,6 +216,51 @@ static enum zb_status choose_gpus(const struct zb_backend_opts *opts, int *gpu)
     return ZB_OK;
 }
 
+/* Addresses on the PCI bus, by which hwloc and NVML know GPUs; no context is
+ * made for that. */
+static enum zb_status find_addresses(struct zb_cuda *be)
+{
+    char text[32];
+
+    be->pci = zb_alloc_array((size_t)be->base.n_devices, sizeof(*be->pci));
+    if (be->pci == NULL) {
+        return ZB_ENOMEM;
+    }
+    for (int i = 0; i < be->base.n_devices; i++) {
+        if (cudaDeviceGetPCIBusId(text, sizeof(text), be->gpu[i]) !=
+            cudaSuccess) {
+            (void)cudaGetLastError();
+            text[0] = '\0';
+        }
+        be->pci[i] = zb_strdup(text);
+        if (be->pci[i] == NULL) {
+            return ZB_ENOMEM;
+        }
+    }
+    return ZB_OK;
+}
+
+static enum zb_status map_threads(struct zb_cuda *be,
+                                  const struct zb_backend_opts *opts)
+{
+    const struct zb_affinity_opts ao = {.n_devices = opts->n_devices,
+                                        .threads_per_device =
+                                            opts->threads_per_device,
+                                        .pci = (const char *const *)be->pci};
+
+    return zb_affinity_new(&ao, &be->base.affinity);
+}
+
+static int is_first_use(const struct zb_cuda *be, int i)
+{
+    for (int k = 0; k < i; k++) {
+        if (be->gpu[k] == be->gpu[i]) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* ---- opening and closing ------------------------------------------------- */
 
 static void warn_of_environment(void)
@@ -219,6 +273,19 @@ static void warn_of_environment(void)
                             "wait for each other may hang",
                blocking);
     }
+}
+
+static void free_backend(struct zb_cuda *be)
+{
+    zb_nvml_free(be->nvml);
+    zb_affinity_free(be->base.affinity);
+    for (int i = 0; be->pci != NULL && i < be->base.n_devices; i++) {
+        zb_free(be->pci[i]);
+    }
+    zb_free(be->pci);
+    zb_free(be->is_apart);
+    zb_free(be->gpu);
+    zb_free(be);
 }
 
 static enum zb_status cuda_open(const struct zb_backend_opts *opts,
@@ -239,23 +306,20 @@ static enum zb_status cuda_open(const struct zb_backend_opts *opts,
         goto err;
     }
     ZB_TRY_GOTO(st, choose_gpus(opts, be->gpu), err);
+    ZB_TRY_GOTO(st, find_addresses(be), err);
+    ZB_TRY_GOTO(st, map_threads(be, opts), err);
+    ZB_TRY_GOTO(st, zb_nvml_new(&be->nvml), err);
     warn_of_environment();
     *be_out = &be->base;
     return ZB_OK;
 err:
-    zb_free(be->is_apart);
-    zb_free(be->gpu);
-    zb_free(be);
+    free_backend(be);
     return st;
 }
 
 static void cuda_close(struct zb_backend *be)
 {
-    struct zb_cuda *cuda = (struct zb_cuda *)be;
-
-    zb_free(cuda->is_apart);
-    zb_free(cuda->gpu);
-    zb_free(cuda);
+    free_backend((struct zb_cuda *)be);
 }
 
 static enum zb_status set_up(struct zb_device *dev)
@@ -284,8 +348,11 @@ static enum zb_status cuda_device_open(struct zb_backend *be, int index,
     dev->be = cuda;
     dev->index = index;
     dev->gpu = cuda->gpu[index];
+    /* Before the context is made: its memory is to be near, too. */
+    dev->binding_before = zb_affinity_bind(be->affinity, index);
     st = set_up(dev);
     if (st != ZB_OK) {
+        zb_affinity_undo(be->affinity, dev->binding_before);
         zb_free(dev);
         return st;
     }
@@ -301,6 +368,7 @@ static void cuda_device_close(struct zb_device *dev)
     if (zb_cuda_use(dev) == ZB_OK) {
         zb_cuda_gemm_free(dev->gemm);
     }
+    zb_affinity_undo(dev->be->base.affinity, dev->binding_before);
     zb_free(dev);
 }
 
@@ -347,6 +415,20 @@ static enum zb_status cuda_host_access(struct zb_device *dev, const void *ptr,
     (void)mode;
     ZB_CUDA_TELL(fake_cuda_host_access(ptr, bytes, mode));
     return ZB_OK;
+}
+
+static int cuda_gpu_states(struct zb_backend *base, struct zb_gpu_state *state)
+{
+    struct zb_cuda *be = (struct zb_cuda *)base;
+    int n = 0;
+
+    for (int i = 0; i < base->n_devices; i++) {
+        if (is_first_use(be, i) &&
+            zb_nvml_read(be->nvml, be->pci[i], &state[n])) {
+            state[n++].gpu = be->gpu[i];
+        }
+    }
+    return n;
 }
 
 /* "NVIDIA H100 80GB HBM3, compute capability 9.0, driver for CUDA 13.0": the
@@ -401,6 +483,7 @@ const struct zb_backend_ops zb_backend_cuda_ops = {
     .copy_in = zb_cuda_copy_in,
     .copy_out = zb_cuda_copy_out,
     .copy_peer = zb_cuda_copy_peer,
+    .gpu_states = cuda_gpu_states,
     .stream_mark = cuda_stream_mark,
     .discard = cuda_discard,
     .host_access = cuda_host_access,

@@ -51,13 +51,19 @@ struct zb_cuda_gemm {
 static enum zb_status check_lt(const struct zb_device *dev, cublasStatus_t st,
                                const char *what)
 {
+    const char *hint = "";
+
     if (st == CUBLAS_STATUS_SUCCESS) {
         return ZB_OK;
     }
     (void)cudaGetLastError();
+    if (st == CUBLAS_STATUS_EXECUTION_FAILED) {
+        hint = "; the GPU may be lost: see nvidia-smi and the kernel's log for "
+               "lines with Xid";
+    }
     return zb_fail(st == CUBLAS_STATUS_ALLOC_FAILED ? ZB_ENOMEM : ZB_EDEVICE,
-                   "device %d, GPU %d: cuBLASLt: %s: %s", dev->index, dev->gpu,
-                   what, cublasLtGetStatusString(st));
+                   "device %d, GPU %d: cuBLASLt: %s: %s%s", dev->index,
+                   dev->gpu, what, cublasLtGetStatusString(st), hint);
 }
 
 /* ---- one product --------------------------------------------------------- */

@@ -27,6 +27,7 @@ extern "C" {
 #endif
 
 struct zb_cuda_gemm;  /* cuda_gemm.c: cuBLASLt of one device */
+struct zb_nvml;       /* cuda_nvml.h */
 struct zb_cuda_piece; /* cuda_mem.c: memory that is in use */
 
 /* Read-only once open. */
@@ -36,6 +37,8 @@ struct zb_cuda {
     /* [base.n_devices ^ 2]: 1: these two must not use each other's memory.
      * Written before devices are opened. */
     unsigned char *is_apart;
+    struct zb_nvml *nvml; /* the host's thread alone uses it */
+    char **pci;           /* [base.n_devices] "0000:65:00.0"; "": not known */
 };
 
 struct zb_device {
@@ -43,6 +46,7 @@ struct zb_device {
     int index; /* among the devices of the run */
     int gpu;
     int n_sm; /* multiprocessors */
+    void *binding_before; /* the thread's CPUs before; NULL: not bound */
     struct zb_cuda_gemm *gemm;
     struct zb_cuda_piece *pieces;
     int n_streams; /* made so far */

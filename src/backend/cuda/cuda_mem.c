@@ -2,6 +2,7 @@
 #include "config.h"
 #include "backend/cuda/cuda_int.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "zb/mem.h"
@@ -14,10 +15,26 @@ struct zb_cuda_piece {
     size_t bytes;
 };
 
+/* "; 2 devices share this GPU", "" where none does. */
+static const char *sharing(const struct zb_device *dev, char text[64])
+{
+    int n = 0;
+
+    for (int i = 0; i < dev->be->base.n_devices; i++) {
+        n += dev->be->gpu[i] == dev->gpu;
+    }
+    text[0] = '\0';
+    if (n > 1) {
+        snprintf(text, 64, "; %d devices share this GPU", n);
+    }
+    return text;
+}
+
 static enum zb_status out_of_memory(const struct zb_device *dev, size_t bytes,
                                     const char *what)
 {
     size_t n_free = 0, total = 0;
+    char text[64];
 
     (void)cudaGetLastError();
     if (cudaMemGetInfo(&n_free, &total) != cudaSuccess) {
@@ -29,10 +46,11 @@ static enum zb_status out_of_memory(const struct zb_device *dev, size_t bytes,
     }
     return zb_fail(ZB_ENOMEM,
                    "device %d, GPU %d: %s: out of memory: %zu bytes (%.2f GiB) "
-                   "were asked for, %.2f of %.2f GiB are free",
-                   dev->index, dev->gpu, what, bytes,
-                   (double)bytes / (1 << 30), (double)n_free / (1 << 30),
-                   (double)total / (1 << 30));
+                   "were asked for, %.2f of %.2f GiB are free%s; "
+                   "schedule.device_mem limits what is planned",
+                   dev->index, dev->gpu, what, bytes, (double)bytes / (1 << 30),
+                   (double)n_free / (1 << 30), (double)total / (1 << 30),
+                   sharing(dev, text));
 }
 
 enum zb_status zb_cuda_malloc(const struct zb_device *dev, size_t bytes,

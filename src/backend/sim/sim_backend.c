@@ -332,6 +332,7 @@ const struct zb_backend_ops zb_backend_sim_ops = {
     .copy_in = sim_copy_in,
     .copy_out = sim_copy_out,
     .copy_peer = sim_copy_peer,
+    .gpu_states = zb_backend_no_gpu_states,
     .stream_mark = sim_stream_mark,
     .discard = zb_backend_no_discard,
     .host_access = zb_backend_no_host_access,

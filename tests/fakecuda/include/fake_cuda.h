@@ -63,7 +63,8 @@ extern "C" {
 /* A fresh machine: no memory, streams, events, reports, faults or counts.
  * Waits for the streams there are; what was not freed is freed. Without this
  * call the environment says: FAKE_CUDA_GPUS (4), FAKE_CUDA_SEED (0),
- * FAKE_CUDA_DELAY_US (50), and pairs of GPUs ("0-1,2-3") in FAKE_CUDA_APART,
+ * FAKE_CUDA_DELAY_US (50), FAKE_CUDA_GPU_BYTES (16 GiB), FAKE_CUDA_TROUBLE (see
+ * fake_cuda_trouble()), and pairs of GPUs ("0-1,2-3") in FAKE_CUDA_APART,
  * FAKE_CUDA_CORRUPT and FAKE_CUDA_BLOCK, as fake_cuda_part(), _corrupt() and
  * _block() say. No other thread may be inside CUDA. */
 void fake_cuda_reset(int n_gpus, uint64_t seed, int max_delay_us);
@@ -83,6 +84,22 @@ void fake_cuda_mute(int gpu, int after_ms);
  * copies where peer access is not enabled is right. */
 void fake_cuda_corrupt(int gpu, int other);
 void fake_cuda_block(int gpu, int other);
+
+/* A machine where something is wrong, from now on until a reset: 0 if there is
+ * no such trouble.
+ *
+ *   no-driver    nobody installed one
+ *   old-driver   it is for CUDA 11.4
+ *   no-gpu
+ *   busy         another program has all GPUs to itself: no context is made
+ *   lost:N       after N calls that can fail all of them do; 0 without ":N"
+ */
+int fake_cuda_trouble(const char *what);
+
+/* cudaSetDevice() makes the GPU's context when it is first called for it; the
+ * first n such calls wait until all n are there, for 10 s at most. Returns the
+ * most that were there at once since the reset. */
+int fake_cuda_gather_contexts(int n);
 
 /* ---- reports and counts ------------------------------------------------- */
 
