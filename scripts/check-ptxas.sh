@@ -12,8 +12,10 @@ set -eu
 : "${NVCC:=$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v nvcc || :)}"
 [ -n "$NVCC" ] || { echo "no nvcc"; exit 77; }
 [ $# -gt 0 ] || set -- "$srcdir"/src/backend/cuda/*.cu
-log=$(mktemp)
-trap 'rm -f "$log" "$log.o"' EXIT
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+log=$tmp/log
+echo '#define HAVE_CUDA 1' >"$tmp/config.h"
 gencode=
 for a in $PTXAS_ARCHS; do
     gencode="$gencode -gencode arch=compute_$a,code=sm_$a"
@@ -21,7 +23,7 @@ done
 bad=0
 for f; do
     # shellcheck disable=SC2086
-    "$NVCC" $gencode -std=c++17 -O2 -I"$srcdir/include" -I"$srcdir/src" \
+    "$NVCC" $gencode -std=c++17 -O2 -I"$tmp" -I"$srcdir/include" -I"$srcdir/src" \
         -Xcompiler -Wall,-Wextra -Xptxas -v -c "$f" -o "$log.o" >"$log" 2>&1 ||
         { cat "$log"; exit 1; }
     # The names of kernels stand above what they use.
