@@ -94,6 +94,9 @@ refuse '--set.*num_layers_per_stage sums up to 10, but the model has 7' \
 refuse 'num_layers_per_stage has 2 values' \
     -s parallel.num_layers_per_stage=3,4 llama.ini
 refuse 'memory limit 10 of stage 0 is too small' -s schedule.max_mem=10 llama.ini
+refuse 'p2p = nccl: the cpu backend of this zbrun has no' \
+    -s parallel.p2p=nccl llama.ini
+refuse 'p2p = nccl: the cpu backend' -s parallel.p2p=nccl --dry-run llama.ini
 refuse 'pp_style = file needs' -s parallel.pp_style=file llama.ini
 refuse 'warmup_steps' -s optimizer.warmup_steps=3 llama.ini
 

@@ -144,7 +144,7 @@ static void messages_over_links_train_as_the_cpu(void)
         int n;
 
         train_grid(g, ZB_P2P_NCCL, N_LINKED_GPUS);
-        CU_ASSERT_EQUAL(fake_cuda_count("connection"), n_links);
+        CU_ASSERT_EQUAL((int)fake_cuda_count("connection"), n_links);
         n = (int)fake_cuda_count("message") / 2 - n_links;
         CU_ASSERT(n > 0 && n % (N_STEPS * N_ROWS / 2 / g->dp) == 0);
         CU_ASSERT_EQUAL(fake_cuda_live(), 0);
