@@ -11,6 +11,8 @@ AC_DEFUN([ZB_CHECK_NCCL], [
   zb_nccl=no
   AS_IF([test "x$with_nccl" != xno && test "x$zb_cuda" = xyes], [
     AS_CASE([$with_nccl], [yes|check], [], [
+      AS_IF([test ! -f "$with_nccl/include/nccl.h"],
+        [AC_MSG_ERROR([there is no $with_nccl/include/nccl.h])])
       CUDA_CPPFLAGS="-isystem $with_nccl/include $CUDA_CPPFLAGS"
       zb_nccl_lib=$with_nccl/lib
       AS_IF([test -d "$with_nccl/lib64"], [zb_nccl_lib=$with_nccl/lib64])

@@ -9,11 +9,11 @@ dir=${builddir:-.}/tests/fakecuda
 programs="ops_ew ops_rows ops16 ops_golden attention gemm gemm16 backend
     run_loss run_eval run_graph run_schedule run_golden run_memory run_packed
     run_padding run_precision profile"
-linked="run_loss run_eval run_graph run_schedule run_golden run_packed run_precision"
+linked="run_loss run_eval run_graph run_schedule run_golden run_packed"
 seeds=1
 if [ -n "${ZBT_LONG:-}" ]; then
     programs="$programs run_recompute run_bits run_layouts run_grid run_fault"
-    linked="$linked run_recompute run_layouts run_grid run_fault"
+    linked="$linked run_precision run_recompute run_layouts run_grid run_fault"
     seeds=$(seq 20)
 fi
 unset ZBT_LONG
