@@ -2,8 +2,8 @@
  *
  * Channels whose messages go over a link: the sender sends from a buffer of its
  * own, the receiver receives into the one of its that the sender was given,
- * each in a stream for that. Both know the sizes before: the receiver takes them
- * from shared memory, with the message's entry.
+ * each in a stream for that. Both know the sizes before: the receiver takes
+ * them from shared memory, with the message's entry.
  */
 #include "config.h"
 #include "comm/channel_int.h"
@@ -70,15 +70,13 @@ static enum zb_status on_link(struct zb_channel *c, enum zb_link_end end,
     pthread_mutex_lock(&e->mu);
     st = e->link != NULL ? fn(e->link) : ZB_EABORT;
     pthread_mutex_unlock(&e->mu);
-    return st == ZB_OK || st == ZB_EABORT
-               ? st
-               : zb_fail_in(st, "%s", c->opts.name);
+    return st == ZB_OK || st == ZB_EABORT ? st
+                                          : zb_fail_in(st, "%s", c->opts.name);
 }
 
 enum zb_status zb_channel_join_link(struct zb_channel *c, enum zb_link_end end)
 {
-    return zb_channel_is_linked(c) ? on_link(c, end, links_of(c)->join)
-                                   : ZB_OK;
+    return zb_channel_is_linked(c) ? on_link(c, end, links_of(c)->join) : ZB_OK;
 }
 
 enum zb_status zb_channel_warm_up_link(struct zb_channel *c,

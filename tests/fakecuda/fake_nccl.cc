@@ -73,7 +73,8 @@ static ncclResult_t fault_of(const call &c)
                                                 : ncclUnhandledCudaError;
 }
 
-/* The communicator, when there is one; `is_owners`: the call is its thread's. */
+/* The communicator, when there is one; `is_owners`: the call is its thread's.
+ */
 static ncclComm *use_comm(ncclComm *comm, const char *call, bool is_owners)
 {
     auto it = the().comms.find(comm);
@@ -113,13 +114,12 @@ static ncclComm *use_idle(ncclComm *comm, const char *call)
 /* Those that came and were waited for need not be known any more. */
 static void forget_arrived(ncclComm *c)
 {
-    c->messages.erase(
-        std::remove_if(c->messages.begin(), c->messages.end(),
-                       [](const auto &m) {
-                           return m.first->has_arrived() &&
-                                  was_waited_for(*m.first);
-                       }),
-        c->messages.end());
+    c->messages.erase(std::remove_if(c->messages.begin(), c->messages.end(),
+                                     [](const auto &m) {
+                                         return m.first->has_arrived() &&
+                                                was_waited_for(*m.first);
+                                     }),
+                      c->messages.end());
 }
 
 /* First messages of two ranks wait until both have asked for theirs. */
@@ -307,8 +307,12 @@ ncclResult_t ncclGetVersion(int *version)
 const char *ncclGetErrorString(ncclResult_t result)
 {
     static const char *const texts[] = {
-        "no error",         "unhandled cuda error", "unhandled system error",
-        "internal error",   "invalid argument",     "invalid usage",
+        "no error",
+        "unhandled cuda error",
+        "unhandled system error",
+        "internal error",
+        "invalid argument",
+        "invalid usage",
         "remote process exited or there was a network error",
         "NCCL operation in progress"};
 
@@ -338,7 +342,8 @@ static const char *refusal(const clique *all, int n, int rank,
     if (config == nullptr || config->blocking != 0) {
         return "only communicators that do not block are emulated";
     }
-    if (all == nullptr || rank < 0 || rank >= n || (all->n > 0 && all->n != n) ||
+    if (all == nullptr || rank < 0 || rank >= n ||
+        (all->n > 0 && all->n != n) ||
         (all->n > 0 && all->rank[(size_t)rank] != nullptr)) {
         return "no such id or rank, or it is taken";
     }
@@ -356,8 +361,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n_ranks,
 
     std::memcpy(&number, id.internal, sizeof(number));
     auto it = the().cliques.find(number);
-    std::shared_ptr<clique> all = it != the().cliques.end() ? it->second
-                                                            : nullptr;
+    std::shared_ptr<clique> all =
+        it != the().cliques.end() ? it->second : nullptr;
     why = refusal(all.get(), n_ranks, rank, config);
     if (why != nullptr) {
         report("misuse: ncclCommInitRankConfig: %s", why);

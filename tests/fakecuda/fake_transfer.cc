@@ -130,7 +130,7 @@ static void check_order(int g)
     go_on();
 }
 
-/* ---- what may be under way --------------------------------------------------- */
+/* ---- what may be under way ----------------------------------------------- */
 
 static bool is_quiet(const transfer &t, int side)
 {

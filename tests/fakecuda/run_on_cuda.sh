@@ -13,7 +13,8 @@ linked="run_loss run_eval run_graph run_schedule run_golden run_packed"
 seeds=1
 if [ -n "${ZBT_LONG:-}" ]; then
     programs="$programs run_recompute run_bits run_layouts run_grid run_fault"
-    linked="$linked run_precision run_recompute run_layouts run_grid run_fault"
+    linked="$linked run_precision run_recompute run_bits run_layouts run_grid
+        run_fault"
     seeds=$(seq 20)
 fi
 unset ZBT_LONG

@@ -121,8 +121,8 @@ static enum zb_status link_id(struct zb_backend *be, struct zb_link_id *id_out)
 }
 
 static enum zb_status link_open(struct zb_stream *stream,
-                                const struct zb_link_id *id, enum zb_link_end end,
-                                const struct zb_abort *ab,
+                                const struct zb_link_id *id,
+                                enum zb_link_end end, const struct zb_abort *ab,
                                 struct zb_link **link_out)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -140,10 +140,9 @@ static enum zb_status link_open(struct zb_stream *stream,
     l->rank = end == ZB_SENDER ? 0 : 1;
     st = zb_cuda_use(stream->dev);
     if (st == ZB_OK) {
-        st = check(l,
-                   ncclCommInitRankConfig(&l->comm, 2, unique, l->rank,
-                                          &config),
-                   "a new link");
+        st = check(
+            l, ncclCommInitRankConfig(&l->comm, 2, unique, l->rank, &config),
+            "a new link");
     }
     if (st != ZB_OK) {
         zb_free(l);
@@ -221,10 +220,9 @@ static enum zb_status link_warm_up(struct zb_link *l)
 
     ZB_TRY(zb_cuda_use(s->dev));
     if (l->rank == 0) {
-        ZB_TRY(zb_cuda_check(s->dev,
-                             cudaMemsetAsync(s->scratch, 0, FIRST_BYTES,
-                                             s->cuda),
-                             "first message of a link"));
+        ZB_TRY(zb_cuda_check(
+            s->dev, cudaMemsetAsync(s->scratch, 0, FIRST_BYTES, s->cuda),
+            "first message of a link"));
     }
     ZB_TRY(link_pass(l, &part, 1));
     return wait_for_stream(l);
@@ -279,8 +277,8 @@ static void link_close(struct zb_link *l)
             (void)ncclCommDestroy(l->comm);
             l->comm = NULL;
         } else {
-            zb_log(ZB_LOG_WARN, "cuda: a link does not end (%s): it is "
-                                "stopped",
+            zb_log(ZB_LOG_WARN,
+                   "cuda: a link does not end (%s): it is stopped",
                    st == ZB_ETIMEOUT ? "nothing moves" : zb_error_text());
         }
     }
