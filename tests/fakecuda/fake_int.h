@@ -2,9 +2,10 @@
  *
  * Inside of the emulated CUDA. Parts, lowest first: fake_state.cc (settings,
  * calls, reports, faults), fake_shadow.cc (clocks and who touched what),
- * fake_mem.cc (memory, host accesses to it), fake_stream.cc (streams and
- * events), fake_work.cc (copies and kernels), fake_device.cc (GPUs), fake_lt.cc
- * (cuBLASLt), fake_transfer.cc (messages) and fake_nccl.cc (communicators).
+ * fake_mem.cc (memory, host accesses to it), fake_fault.cc (faults asked for),
+ * fake_stream.cc (streams and events), fake_work.cc (copies and kernels),
+ * fake_device.cc (GPUs), fake_lt.cc (cuBLASLt), fake_transfer.cc (messages) and
+ * fake_nccl.cc (communicators).
  *
  * One mutex guards all of it; calls hold it for their bookkeeping, never while
  * they wait. The thread of a stream has the mutex of its queue only.
@@ -130,6 +131,8 @@ struct allocation {
  * behind belongs to it as well. */
 allocation *find_allocation(uintptr_t addr);
 bool is_in_window(uintptr_t addr);
+/* cudaFree(), by whoever holds the mutex. */
+cudaError_t give_back(void *ptr);
 /* Whether a word of a kernel's arguments is one of those. */
 bool is_address(uintptr_t word);
 /* "bytes [16, 32) of allocation 3 (arena, 4096 bytes, GPU 1)" */
@@ -174,6 +177,34 @@ struct range {
     int mode;
 };
 
+/* ---- faults (fake_fault.cc) ---------------------------------------------- */
+
+/* The fault asked for: at the `at`-th of its places. */
+struct fault {
+    enum fake_fault kind = FAKE_NO_FAULT;
+    std::string in_name, what;
+    uint64_t at = 0, n_seen = 0;
+    /* An operation of a stream that waits for the next one. */
+    std::function<void()> held;
+    CUstream_st *stream = nullptr;
+};
+
+/* An operation and what it touched, while a fault is asked for. */
+struct traced_work {
+    touch me;
+    clock_of before;
+    std::vector<range> ranges;
+};
+
+/* Here is a place for a fault of this kind; true: it happens here. */
+bool hits(enum fake_fault kind, const std::string &name);
+/* An operation is about to begin; true: `later` will do it, behind another. */
+bool hold_back(CUstream_st *s, const std::string &name,
+               std::function<void()> &&later);
+/* ... and one was enqueued. */
+void let_go(CUstream_st *s);
+void trace(const touch &me, const range &r, const clock_of &before);
+
 } // namespace fake
 
 struct CUstream_st {
@@ -181,8 +212,9 @@ struct CUstream_st {
     uint64_t owner = 0; /* thread */
     bool is_live = true;
     std::string name, node;
-    fake::clock_of clock;
+    fake::clock_of clock, earlier; /* that before the last operation */
     uint64_t tick = 0;
+    const std::string *last = nullptr; /* operation */
     /* What its kernels touch, as was last said. */
     bool has_touches = false;
     std::string label;
@@ -352,7 +384,7 @@ struct state {
     size_t n_fetched = 0;
     uint64_t n_lost = 0; /* not fetched before the last reset */
     /* Faults: how many calls are still to go. */
-    uint64_t drop_wait = 0, fail_at = 0;
+    uint64_t fail_at = 0;
     cudaError_t fail_with = cudaSuccess;
     bool has_failed = false;
     /* What is stuck goes on when this is no longer what it was. */
@@ -362,6 +394,8 @@ struct state {
     /* Contexts that are being made. */
     std::condition_variable contexts;
     int n_gathered = 0, n_making = 0, most_making = 0;
+    fault asked;
+    std::vector<traced_work> traced;
 };
 
 state &the();

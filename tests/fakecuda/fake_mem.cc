@@ -318,7 +318,7 @@ static cudaError_t allocate(void **ptr, size_t size)
     return cudaSuccess;
 }
 
-static cudaError_t give_back(void *ptr)
+cudaError_t give_back(void *ptr)
 {
     state &s = the();
     allocation *a = find_allocation((uintptr_t)ptr);

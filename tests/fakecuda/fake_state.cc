@@ -235,7 +235,9 @@ static void forget(state &s)
     s.reports.clear();
     s.n_fetched = 0;
     s.gpu_bytes = FAKE_GPU_BYTES;
-    s.drop_wait = s.fail_at = 0;
+    s.fail_at = 0;
+    s.asked = fault();
+    s.traced.clear();
     s.has_failed = false;
     s.wrong = trouble::none;
     s.n_gathered = s.n_making = s.most_making = 0;
@@ -309,14 +311,6 @@ int fake_cuda_gather_contexts(int n)
 
     the().n_gathered = n;
     return the().most_making;
-}
-
-void fake_cuda_drop_wait(uint64_t k)
-{
-    std::unique_lock<std::mutex> lock(the().mu);
-
-    the().drop_wait = k;
-    the().has_failed = false;
 }
 
 void fake_cuda_fail_at(uint64_t k, cudaError_t error)

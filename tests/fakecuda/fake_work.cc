@@ -60,6 +60,7 @@ bool access_device(CUstream_st *s, const touch &me, const range &r,
                verb(r.mode), name_range(*a, r.lo, r.hi).c_str());
         return false;
     }
+    trace(me, r, s->clock);
     f = a->seen.access(r.lo, r.hi, r.mode, me, s->clock);
     if (f.is_unwritten) {
         report("unwritten: %s reads %s; nothing has written byte %zu",
@@ -83,6 +84,7 @@ bool access_host(CUstream_st *s, const touch &me, const range &r)
     touch other;
 
     join(before, all.waited_for);
+    trace(me, r, before);
     other = all.host_seen.access(r.lo, r.hi, r.mode, me, before).other;
     if (other.slot >= 0) {
         report("host: %s %s %zu bytes of host memory that %s uses, which "
@@ -221,6 +223,10 @@ static std::function<void()> copy_between(int from_gpu, int to_gpu, char *to,
 static void enqueue_copy(CUstream_st *s, void *dst, const void *src,
                          size_t size, const char *name)
 {
+    if (hold_back(s, name,
+                  [=] { enqueue_copy(s, dst, src, size, name); })) {
+        return;
+    }
     touch me = begin_work(s, name);
     uintptr_t at = (uintptr_t)src;
     bool is_from_host =
@@ -243,6 +249,7 @@ static void enqueue_copy(CUstream_st *s, void *dst, const void *src,
         w.run = copy_between(gpu_of(src), gpu_of(dst), to, from, size);
     }
     push(s, std::move(w));
+    let_go(s);
 }
 
 static cudaError_t copy(call &c, void *dst, const void *src, size_t size,
@@ -274,9 +281,16 @@ static cudaError_t copy(call &c, void *dst, const void *src, size_t size,
 static void enqueue_set(CUstream_st *s, const char *name, void *dst, int value,
                         size_t size, int mode)
 {
+    const std::string *last = s->last;
+    clock_of earlier = s->earlier;
     touch me = begin_work(s, name);
     range r = {(uintptr_t)dst, (uintptr_t)dst + size, mode};
     work w;
+
+    if (mode & EMPTY) { /* no operation of the program's */
+        s->last = last;
+        s->earlier = earlier;
+    }
 
     if (size > 0 && access_device(s, me, r, true)) {
         char *at = bytes_at(w, r.lo);
@@ -347,22 +361,63 @@ touch begin_declared(CUstream_st *s, const std::string &name, bool *ok_out)
     return me;
 }
 
-static void enqueue_kernel(CUstream_st *s, const char *name,
-                           const fake_arg *args, size_t n_args,
-                           std::function<void()> &&run)
+/* A kernel, and what it touches as was last said. */
+struct kernel {
+    std::string name;
+    std::vector<fake_arg> args; /* of `run` */
+    std::function<void()> run;
+    std::string label;
+    std::vector<range> touches;
+};
+
+static void enqueue_kernel(CUstream_st *s, kernel k)
 {
     bool ok;
-    touch me = begin_declared(s, std::string("kernel ") + name, &ok);
+    touch me = begin_declared(s, k.name, &ok);
     work w;
 
-    for (size_t i = 0; i < n_args; i++) {
-        ok = translate_all(s, me, w, &args[i]) && ok;
+    for (const fake_arg &arg : k.args) {
+        ok = translate_all(s, me, w, &arg) && ok;
     }
     if (ok) {
         w.what = me.what;
-        w.run = std::move(run);
+        w.run = std::move(k.run);
         push(s, std::move(w));
     }
+}
+
+/* One that was held back: between others' declarations. */
+static void enqueue_late(CUstream_st *s, kernel k)
+{
+    std::swap(s->label, k.label);
+    std::swap(s->touches, k.touches);
+    enqueue_kernel(s, k);
+    std::swap(s->label, k.label);
+    std::swap(s->touches, k.touches);
+}
+
+/* Enqueue it, with the faults that it may have. Returns what the host is to
+ * read, or NULL. */
+static const volatile char *enqueue_or_fail(CUstream_st *s, kernel &&k)
+{
+    std::string full = s->label + ": " + k.name;
+    void *first = s->touches.empty() ? nullptr : (void *)s->touches[0].lo;
+
+    k.label = s->label;
+    k.touches = s->touches;
+    if (!hold_back(s, full, [=] { enqueue_late(s, k); })) {
+        enqueue_kernel(s, std::move(k));
+        let_go(s);
+    }
+    if (first == nullptr) {
+        return nullptr;
+    }
+    if (hits(FAKE_FREE, full)) {
+        const allocation *a = find_allocation((uintptr_t)first);
+
+        give_back(a != nullptr ? (void *)a->start : first);
+    }
+    return hits(FAKE_HOST_READ, full) ? (const volatile char *)first : nullptr;
 }
 
 } // namespace fake
@@ -456,6 +511,7 @@ cudaError_t fake_cuda_launch(const char *name, unsigned grid,
 {
     call c("kernel");
     CUstream_st *s = use_stream(stream, name);
+    const volatile char *read;
 
     if (s == nullptr || c.fault != cudaSuccess) {
         return c.end(cudaErrorInvalidResourceHandle);
@@ -463,6 +519,15 @@ cudaError_t fake_cuda_launch(const char *name, unsigned grid,
     if (grid == 0) {
         return c.end(cudaErrorInvalidConfiguration);
     }
-    enqueue_kernel(s, name, args, n_args, std::move(run));
+    read = enqueue_or_fail(s, {std::string("kernel ") + name,
+                               std::vector<fake_arg>(args, args + n_args),
+                               std::move(run),
+                               {},
+                               {}});
+    if (read != nullptr) {
+        c.lock.unlock();
+        (void)*read; /* the end of the process */
+        c.lock.lock();
+    }
     return c.end(cudaSuccess);
 }

@@ -293,7 +293,7 @@ static void every_wait_of_a_message_is_needed(void)
             pass_message(&e, 0);
             pass_message(&e, 1);
             CU_ASSERT(no_reports("before"));
-            fake_cuda_drop_wait(k);
+            fake_cuda_fault(FAKE_DROP_WAIT, NULL, k);
             pass_message(&e, 2);
             CU_ASSERT(fake_cuda_has_failed());
             ZBT_OK(e.be->ops->stream_sync(e.stream[1]));

@@ -115,7 +115,7 @@ static bool run_exchange(uint64_t seed, int max_delay_us, uint64_t drop)
     exchange x;
 
     fake_cuda_reset(2, seed, max_delay_us);
-    fake_cuda_drop_wait(drop);
+    fake_cuda_fault(FAKE_DROP_WAIT, nullptr, drop);
     CUDA_OK(cudaSetDevice(0));
     x.buffer = new_memory();
     std::thread sender(send_all, &x), taker(take_all, &x);

@@ -144,14 +144,44 @@ void fake_cuda_host_access(const void *ptr, size_t bytes,
 
 /* ---- faults; cleared by a reset, 0 is none ------------------------------- */
 
-/* The k-th cudaStreamWaitEvent() from now (1 is the next) does nothing. */
-void fake_cuda_drop_wait(uint64_t k);
+enum fake_fault {
+    FAKE_NO_FAULT,
+    /* A cudaStreamWaitEvent() does nothing. Only where it would order
+     * something: a wait that others imply is no place for a fault. */
+    FAKE_DROP_WAIT,
+    /* A cudaEventRecord() covers neither the last operation of its stream nor
+     * what came since: the event hands over too early. */
+    FAKE_EARLY_RECORD,
+    /* A kernel or copy comes behind the next one of its stream. */
+    FAKE_SWAP,
+    /* The memory that a kernel touches first is freed right behind it. */
+    FAKE_FREE,
+    /* The host reads what a kernel touches first. */
+    FAKE_HOST_READ,
+};
+
+/* The k-th place from now (1 is the next) where a fault of this kind can be has
+ * it. Only those count whose name has `in_name` in it (NULL: all): of a kernel
+ * "LABEL: kernel NAME", of a wait "stream 1 (NAME) of GPU 0", of a record both:
+ * the last operation's name as in reports. */
+void fake_cuda_fault(enum fake_fault kind, const char *in_name, uint64_t k);
+
+/* Such places since then. */
+uint64_t fake_cuda_n_fault_places(void);
+
+/* The name of the one that has it; valid until the next fault or reset. */
+const char *fake_cuda_fault_text(void);
+
+/* 1: of all accesses of streams since the fault was asked for, two conflict
+ * that nothing orders. Compares all pairs: slow, and knows nothing of what the
+ * checker does. */
+int fake_cuda_has_unordered(void);
 
 /* The k-th call from now that can fail fails with `error`. Calls that give
  * something back do it all the same. */
 void fake_cuda_fail_at(uint64_t k, cudaError_t error);
 
-/* 1: the fault that was last asked for has happened. */
+/* 1: what was last asked for, fault or failure, has happened. */
 int fake_cuda_has_failed(void);
 
 #ifdef __cplusplus
