@@ -2,35 +2,65 @@
 # SPDX-License-Identifier: MIT
 # The tests of kernels and of the runtime once more, on the cuda backend over
 # emulated GPUs: what no event orders, and every other misuse of CUDA, fails
-# them. Training runs again with messages over NCCL, each device on a GPU of its
-# own. With ZBT_LONG also the long programs, with 20 seeds of delays.
+# them. A program's messages go one way (copied, through the host, over NCCL with
+# a GPU for each device), which the next seed of delays changes. ZBT_SEED is the
+# seed (1); with ZBT_LONG there are 20, and the long programs too.
 set -eu
 dir=${builddir:-.}/tests/fakecuda
-programs="ops_ew ops_rows ops16 ops_golden attention gemm gemm16 backend
-    run_loss run_eval run_graph run_schedule run_golden run_memory run_packed
-    run_padding run_precision profile"
-linked="run_loss run_eval run_graph run_schedule run_golden run_packed"
-seeds=1
+kernels="ops_ew ops_rows ops16 ops_golden attention gemm gemm16 backend"
+# Not over NCCL: these are about devices that share GPUs.
+sharing="run_memory run_padding profile"
+runs="run_loss run_eval run_graph run_schedule run_golden run_packed"
+# Cases of the longest program: one of them, by seed.
+precision="stages_shards ranks_agree masters_keep skipped_step scale_falls"
+seeds=${ZBT_SEED:-1}
 if [ -n "${ZBT_LONG:-}" ]; then
-    programs="$programs run_recompute run_bits run_layouts run_grid run_fault"
-    linked="$linked run_precision run_recompute run_bits run_layouts run_grid
+    runs="$runs run_precision run_recompute run_bits run_layouts run_grid
         run_fault"
+    precision=
     seeds=$(seq 20)
 fi
-unset ZBT_LONG
+unset ZBT_LONG ZB_TEST_P2P ZB_TEST_GPUS
 
 status=0
+
+# run PROGRAM [VARIABLE=VALUE...]
+run() {
+    name=$1
+    shift
+    echo "== $name, seed $seed" "$@"
+    env ZB_TEST_BACKEND=cuda FAKE_CUDA_SEED="$seed" FAKE_CUDA_DELAY_US=20 \
+        "$@" "$dir/cuda_$name" || status=1
+}
+
+# pick N WORD...: the N-th word, counted round and from 0.
+pick() {
+    n=$(($1 % ($# - 1) + 2))
+    eval "echo \"\${$n}\""
+}
+
+# each "WAYS" PROGRAM...
+each() {
+    ways=$1 i=$seed
+    shift
+    for program; do
+        i=$((i + 1))
+        case $(pick $i $ways) in
+        auto) run "$program" ZB_TEST_GPUS=4 ;;
+        copy) run "$program" ZB_TEST_GPUS=4 ZB_TEST_P2P=copy ;;
+        host) run "$program" ZB_TEST_GPUS=4 ZB_TEST_P2P=host ;;
+        nccl) run "$program" FAKE_CUDA_GPUS=32 ZB_TEST_P2P=nccl ;;
+        esac
+    done
+}
+
 for seed in $seeds; do
-    for program in $programs; do
-        echo "== $program, seed $seed"
-        ZB_TEST_BACKEND=cuda ZB_TEST_GPUS=4 FAKE_CUDA_SEED=$seed \
-            FAKE_CUDA_DELAY_US=20 "$dir/cuda_$program" || status=1
+    for program in $kernels; do
+        run "$program" ZB_TEST_GPUS=4
     done
-    for program in $linked; do
-        echo "== $program over NCCL, seed $seed"
-        ZB_TEST_BACKEND=cuda ZB_TEST_P2P=nccl FAKE_CUDA_GPUS=32 \
-            FAKE_CUDA_SEED=$seed FAKE_CUDA_DELAY_US=20 "$dir/cuda_$program" ||
-            status=1
-    done
+    each "auto nccl copy host" $runs
+    each "auto copy host" $sharing
+    [ -z "$precision" ] ||
+        run run_precision ZB_TEST_GPUS=4 ZBT_ONLY="$(pick "$seed" $precision)"
 done
 exit "$status"
