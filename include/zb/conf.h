@@ -38,7 +38,7 @@
 enum zb_conf_init { ZB_CONF_INIT_RANDOM, ZB_CONF_INIT_PRETRAINED };
 
 enum zb_conf_format {
-    ZB_CONF_FORMAT_AUTO, /* text, unless the file is recognised as another */
+    ZB_CONF_FORMAT_AUTO, /* by first bytes and name; else text */
     ZB_CONF_FORMAT_TEXT,
     ZB_CONF_FORMAT_TOKENS,
     ZB_CONF_FORMAT_NPY

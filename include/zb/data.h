@@ -2,8 +2,8 @@
  *
  * Data sets and batches.
  *
- * A data set is a row of tokens: the bytes of one or more text files, one file
- * after the other, mapped and never copied as a whole (token id = byte). Sample
+ * A data set is a row of tokens: those of one or more files (zb/tokens.h), one
+ * after the other, mapped and never copied as a whole; of text, its bytes. Sample
  * i is the seq_len + 1 tokens from i * seq_len on: seq_len inputs and, one
  * further, seq_len targets. Neighbours share one token, which is the last
  * target of one and the first input of the other, so that every token but the
@@ -32,6 +32,7 @@
 #include <stdint.h>
 
 #include "zb/status.h"
+#include "zb/tokens.h"
 
 /* A label that is no target. */
 #define ZB_LABEL_IGNORE (-100)
@@ -39,25 +40,22 @@
 /* Tokens of the byte tokenizer. */
 #define ZB_BYTE_VOCAB 256
 
-enum zb_data_format {
-    ZB_DATA_AUTO, /* text, but files known to be something else are refused */
-    ZB_DATA_TEXT  /* text whatever it looks like */
-};
-
 struct zb_dataset_opts {
     const char *name; /* for messages: "data.train" */
     enum zb_data_format format;
     int64_t seq_len; /* >= 1 */
     uint64_t seed;
     int shuffle; /* 0: train batches in file order */
+    /* Ids of token files must be below it, which is checked when they are read;
+     * 0: any id is good. */
+    int64_t vocab_size;
 };
 
 struct zb_dataset;
 
 /* Map the files. ZB_ECONFIG, naming the file or the two numbers that do not
- * fit, when there is none, one can not be read or is no regular file, one is
- * recognised as an array, token or compressed file, or all together hold fewer
- * than seq_len + 1 tokens. Nothing of the arguments is kept. Close with
+ * fit, when there is none, zb_tokens_open() refuses one, or all together hold
+ * fewer than seq_len + 1 tokens. Nothing of the arguments is kept. Close with
  * zb_dataset_close(). */
 enum zb_status zb_dataset_open(const char *const *paths, size_t n_paths,
                                const struct zb_dataset_opts *opts,
@@ -69,12 +67,12 @@ void zb_dataset_close(struct zb_dataset *ds);
 int64_t zb_dataset_n_tokens(const struct zb_dataset *ds);
 int64_t zb_dataset_n_samples(const struct zb_dataset *ds);
 int64_t zb_dataset_seq_len(const struct zb_dataset *ds);
-/* All ids are below this. */
+/* All ids that are read are below this. */
 int64_t zb_dataset_vocab_size(const struct zb_dataset *ds);
 
 /* Sample `index` of the file order: tokens_out [seq_len + 1]. ZB_EINVAL when
  * there is no such sample; ZB_EIO when a file became shorter since it was
- * mapped. */
+ * mapped; ZB_ECONFIG, naming file and byte, for an id outside the vocabulary. */
 enum zb_status zb_dataset_sample(const struct zb_dataset *ds, int64_t index,
                                  int32_t *tokens_out) ZB_CHECKED;
 
@@ -117,8 +115,8 @@ int64_t zb_batch_n_targets(const struct zb_batch *batch);
 
 /* Fill `batch` with n_rows rows of step `step` (from 1), from its row
  * first_row on, of a step of `step_rows` rows in all. ZB_EINVAL for numbers out
- * of range or a batch that is too small or of another seq_len; ZB_EIO as
- * zb_dataset_sample(). Allocates nothing. */
+ * of range or a batch that is too small or of another seq_len; ZB_EIO and
+ * ZB_ECONFIG as zb_dataset_sample(). Allocates nothing. */
 enum zb_status zb_dataset_train_batch(const struct zb_dataset *ds,
                                       int64_t step, int64_t step_rows,
                                       int64_t first_row, int64_t n_rows,

@@ -179,16 +179,22 @@ static enum zb_status open_data(const struct zbrun_job *job, const char *name,
                                 const struct zb_conf_strings *files,
                                 struct zb_dataset **ds_out)
 {
+    static const enum zb_data_format format[] = {
+        [ZB_CONF_FORMAT_AUTO] = ZB_DATA_AUTO,
+        [ZB_CONF_FORMAT_TEXT] = ZB_DATA_TEXT,
+        [ZB_CONF_FORMAT_TOKENS] = ZB_DATA_TOKENS,
+        [ZB_CONF_FORMAT_NPY] = ZB_DATA_TOKENS,
+    };
     const struct zb_conf_data *cd = &job->conf->data;
+    int64_t vocab = zb_model_vocab_size(job->model);
     struct zb_dataset_opts o = {
         .name = name,
-        .format = cd->format == ZB_CONF_FORMAT_TEXT ? ZB_DATA_TEXT
-                                                    : ZB_DATA_AUTO,
+        .format = format[cd->format],
         .seq_len = cd->seq_len,
         .seed = job->conf->train.seed,
         .shuffle = cd->shuffle,
+        .vocab_size = vocab,
     };
-    int64_t vocab = zb_model_vocab_size(job->model);
 
     ZB_TRY(zb_dataset_open((const char *const *)files->item, files->n, &o,
                            ds_out));

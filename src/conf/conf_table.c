@@ -20,7 +20,7 @@ static const struct zb_conf_choice init_choices[] = {
 static const struct zb_conf_choice format_choices[] = {
     {"auto", ZB_CONF_FORMAT_AUTO, NULL},
     {"text", ZB_CONF_FORMAT_TEXT, NULL},
-    {"tokens", ZB_CONF_FORMAT_TOKENS, "token files"},
+    {"tokens", ZB_CONF_FORMAT_TOKENS, NULL},
     {"npy", ZB_CONF_FORMAT_NPY, "array files"},
     {NULL, 0, NULL},
 };
@@ -147,7 +147,8 @@ static const struct zb_conf_opt table[] = {
      .help = "Files to train on, one after the other."},
     {ROW(data, valid, PATHS, ""), .help = "Files to evaluate on."},
     {ROW(data, format, ENUM, "auto"), .choices = format_choices,
-     .help = "What the files hold; auto looks at the first bytes."},
+     .help = "What the files hold; auto looks at their first bytes, "
+             "then at their names (zbprep.1)."},
     {ROW(data, tokenizer, STRING, "byte"), .missing = "tokenizer.json files",
      .idle = "byte",
      .help = "How text becomes tokens: byte (a token is a byte) or the path of "

@@ -29,7 +29,8 @@ void zb_mapped_close(struct zb_mapped *file);
  * would be fatal. */
 enum zb_status zb_mapped_check(const struct zb_mapped *file) ZB_CHECKED;
 
-/* What the file is known to be by its first bytes, or NULL: maybe text. */
+/* What that holds no tokens the file is known to be by its first bytes, or NULL:
+ * maybe text. */
 const char *zb_mapped_kind(const struct zb_mapped *file);
 
 #endif

@@ -9,13 +9,38 @@
 
 struct zb_dataset {
     size_t n_files;
-    struct zb_mapped *files;
+    struct zb_tokens **files;
+    int64_t id_limit; /* ids read are below this */
     int64_t n_tokens;
     int64_t n_samples;
     int64_t seq_len;
     uint64_t seed;
     int shuffle;
 };
+
+static enum zb_status file_add(struct zb_dataset *ds, const char *path,
+                               const struct zb_dataset_opts *opts)
+{
+    struct zb_tokens_info info;
+    int64_t limit;
+
+    ZB_TRY(zb_tokens_open(path, opts->format, &ds->files[ds->n_files]));
+    info = zb_tokens_info(ds->files[ds->n_files++]);
+    if (info.n_tokens > INT64_MAX - ds->n_tokens) {
+        return zb_fail(ZB_ECONFIG, "%s: too many tokens", path);
+    }
+    ds->n_tokens += info.n_tokens;
+    /* Numbers are checked against the vocabulary when they are read; text is
+     * known beforehand. */
+    limit = info.id_limit;
+    if (!info.is_text && opts->vocab_size > 0 && opts->vocab_size < limit) {
+        limit = opts->vocab_size;
+    }
+    if (limit > ds->id_limit) {
+        ds->id_limit = limit;
+    }
+    return ZB_OK;
+}
 
 static enum zb_status files_open(struct zb_dataset *ds,
                                  const char *const *paths, size_t n_paths,
@@ -26,21 +51,10 @@ static enum zb_status files_open(struct zb_dataset *ds,
         return ZB_ENOMEM;
     }
     for (size_t i = 0; i < n_paths; i++) {
-        struct zb_mapped *file = &ds->files[ds->n_files];
-        enum zb_status st = zb_mapped_open(paths[i], file);
-        const char *kind;
+        enum zb_status st = file_add(ds, paths[i], opts);
 
         if (st != ZB_OK) {
             return zb_fail_in(st, "%s", opts->name);
-        }
-        ds->n_files++;
-        ds->n_tokens += file->n_bytes;
-        kind = zb_mapped_kind(file);
-        if (kind != NULL && opts->format == ZB_DATA_AUTO) {
-            return zb_fail(ZB_ECONFIG,
-                           "%s: %s: is %s, which this version does not read; "
-                           "data.format = text would take its bytes as text",
-                           opts->name, paths[i], kind);
         }
     }
     return ZB_OK;
@@ -98,7 +112,7 @@ void zb_dataset_close(struct zb_dataset *ds)
         return;
     }
     for (size_t i = 0; i < ds->n_files; i++) {
-        zb_mapped_close(&ds->files[i]);
+        zb_tokens_close(ds->files[i]);
     }
     zb_free(ds->files);
     zb_free(ds);
@@ -121,35 +135,36 @@ int64_t zb_dataset_seq_len(const struct zb_dataset *ds)
 
 int64_t zb_dataset_vocab_size(const struct zb_dataset *ds)
 {
-    (void)ds;
-    return ZB_BYTE_VOCAB;
+    return ds->id_limit;
 }
 
 static enum zb_status files_check(const struct zb_dataset *ds)
 {
     for (size_t i = 0; i < ds->n_files; i++) {
-        ZB_TRY(zb_mapped_check(&ds->files[i]));
+        ZB_TRY(zb_tokens_check(ds->files[i]));
     }
     return ZB_OK;
 }
 
 /* Tokens first .. first + n - 1 of all files together. */
-static void tokens_get(const struct zb_dataset *ds, int64_t first, int64_t n,
-                       int32_t *tokens_out)
+static enum zb_status tokens_get(const struct zb_dataset *ds, int64_t first,
+                                 int64_t n, int32_t *tokens_out)
 {
     for (size_t i = 0; i < ds->n_files && n > 0; i++) {
-        const struct zb_mapped *file = &ds->files[i];
-        int64_t end = first + n < file->n_bytes ? first + n : file->n_bytes;
+        int64_t n_here = zb_tokens_info(ds->files[i]).n_tokens;
 
-        for (int64_t k = first; k < end; k++) {
-            *tokens_out++ = file->bytes[k];
+        if (first < n_here) {
+            int64_t n_part = n < n_here - first ? n : n_here - first;
+
+            ZB_TRY(zb_tokens_read(ds->files[i], first, n_part, ds->id_limit,
+                                  tokens_out));
+            tokens_out += n_part;
+            n -= n_part;
+            first += n_part;
         }
-        if (end > first) {
-            n -= end - first;
-            first = end;
-        }
-        first -= file->n_bytes;
+        first -= n_here;
     }
+    return ZB_OK;
 }
 
 enum zb_status zb_dataset_sample(const struct zb_dataset *ds, int64_t index,
@@ -160,8 +175,7 @@ enum zb_status zb_dataset_sample(const struct zb_dataset *ds, int64_t index,
                        ds->n_samples);
     }
     ZB_TRY(files_check(ds));
-    tokens_get(ds, index * ds->seq_len, ds->seq_len + 1, tokens_out);
-    return ZB_OK;
+    return tokens_get(ds, index * ds->seq_len, ds->seq_len + 1, tokens_out);
 }
 
 /* splitmix64's finaliser (Steele, Lea, Flood 2014). */
@@ -268,14 +282,18 @@ static enum zb_status batch_check(const struct zb_dataset *ds, int64_t n_rows,
     return files_check(ds);
 }
 
-static void row_fill(const struct zb_dataset *ds, int64_t sample, int64_t place,
-                     int64_t row, struct zb_batch *batch)
+static enum zb_status row_fill(const struct zb_dataset *ds, int64_t sample,
+                               int64_t place, int64_t row,
+                               struct zb_batch *batch)
 {
     int64_t first = sample * ds->seq_len;
 
-    tokens_get(ds, first, ds->seq_len, batch->input_ids + row * ds->seq_len);
-    tokens_get(ds, first + 1, ds->seq_len, batch->labels + row * ds->seq_len);
+    ZB_TRY(tokens_get(ds, first, ds->seq_len,
+                      batch->input_ids + row * ds->seq_len));
+    ZB_TRY(tokens_get(ds, first + 1, ds->seq_len,
+                      batch->labels + row * ds->seq_len));
     batch->sample_index[row] = place;
+    return ZB_OK;
 }
 
 enum zb_status zb_dataset_train_batch(const struct zb_dataset *ds, int64_t step,
@@ -301,7 +319,7 @@ enum zb_status zb_dataset_train_batch(const struct zb_dataset *ds, int64_t step,
         if (ds->shuffle) {
             i = zb_data_order(ds->seed, epoch, ds->n_samples, i);
         }
-        row_fill(ds, i, place, row, batch);
+        ZB_TRY(row_fill(ds, i, place, row, batch));
     }
     batch->n_rows = n_rows;
     return ZB_OK;
@@ -325,7 +343,7 @@ enum zb_status zb_dataset_eval_batch(const struct zb_dataset *ds, int64_t index,
     n = ds->n_samples - first < rows ? ds->n_samples - first : rows;
     ZB_TRY(batch_check(ds, n, batch));
     for (int64_t row = 0; row < n; row++) {
-        row_fill(ds, first + row, first + row, row, batch);
+        ZB_TRY(row_fill(ds, first + row, first + row, row, batch));
     }
     batch->n_rows = n;
     return ZB_OK;

@@ -94,14 +94,12 @@ const char *zb_mapped_kind(const struct zb_mapped *file)
         size_t n;
         const char *kind;
     } kinds[] = {
-        {"\x93NUMPY", 6, "a .npy array file"},
-        {"\x88\xd8\x34\x01", 4, "a .bin token file (version 1)"},
-        {"\xa1\xd9\x34\x01", 4, "a .bin token file (version 2)"},
-        {"MMIDIDX\0\0", 9, "a Megatron .idx file"},
         {"\x1f\x8b\x08", 3, "a gzip file"},
         {"\xfd\x37zXZ\0", 6, "an xz file"},
         {"\x28\xb5\x2f\xfd", 4, "a zstd file"},
         {"PK\x03\x04", 4, "a zip file"},
+        /* 20240522, llm.c's multiple-choice examples */
+        {"\x8a\xd8\x34\x01", 4, "a file of llm.c's evaluations"},
     };
 
     for (size_t i = 0; i < ZB_COUNT_OF(kinds); i++) {

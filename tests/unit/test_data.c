@@ -343,16 +343,84 @@ static void files_that_are_no_text_are_refused_by_name(void)
     CU_ASSERT_EQUAL(mkfifo(path, 0600), 0);
     CU_ASSERT(open_fails(path, 8, "not a regular file", ""));
     path = write_bytes("x.npy", "\x93NUMPY\1\0..", 10);
-    CU_ASSERT(open_fails(path, 2, ".npy", "data.format = text"));
+    CU_ASSERT(open_fails(path, 2, "x.npy", "cut off"));
     ZBT_OK(zb_dataset_open(&path, 1, &opts, &ds));
     zb_dataset_close(ds);
     path = write_bytes("x.gz", "\x1f\x8b\x08\0....", 8);
-    CU_ASSERT(open_fails(path, 2, "gzip", "x.gz"));
+    CU_ASSERT(open_fails(path, 2, "gzip", "data.format = text"));
     /* llm.c: a header of int32, first 20240520, least byte first. */
     path = write_bytes("x.bin", "\x88\xd8\x34\x01\1\0\0\0", 8);
-    CU_ASSERT(open_fails(path, 2, "token file", "x.bin"));
+    CU_ASSERT(open_fails(path, 2, "8 bytes", "x.bin"));
     CU_ASSERT_EQUAL(zb_dataset_open(NULL, 0, &opts, &ds), ZB_ECONFIG);
     CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "data.train names no file"));
+}
+
+static void ids_of_token_files_are_held_against_the_vocabulary(void)
+{
+    struct zb_dataset_opts opts = {
+        .name = "data.train", .seq_len = 2, .vocab_size = 301};
+    const uint16_t ids[] = {300, 5, 0, 7, 301, 2, 3};
+    const char *path = write_bytes("x.u16", ids, sizeof(ids));
+    struct zb_dataset *ds = NULL;
+    int32_t tokens[3];
+
+    ZBT_OK(zb_dataset_open(&path, 1, &opts, &ds));
+    CU_ASSERT_EQUAL(zb_dataset_vocab_size(ds), 301);
+    CU_ASSERT_EQUAL(zb_dataset_n_samples(ds), 3);
+    ZBT_OK(zb_dataset_sample(ds, 0, tokens));
+    CU_ASSERT(tokens[0] == 300 && tokens[1] == 5 && tokens[2] == 0);
+    CU_ASSERT_EQUAL(zb_dataset_sample(ds, 1, tokens), ZB_ECONFIG);
+    CU_ASSERT_PTR_NOT_NULL(
+        strstr(zb_error_text(), "x.u16: byte 8: token 301 is not in 0 to 300"));
+    zb_dataset_close(ds);
+    CU_ASSERT_EQUAL(zb_mem_live(), 0);
+}
+
+static void text_and_token_files_are_read_one_after_the_other(void)
+{
+    struct zb_dataset_opts opts = {
+        .name = "data.train", .seq_len = 4, .vocab_size = 1000};
+    const uint32_t ids[] = {999, 1, 2};
+    char paths[2][128];
+    const char *list[2] = {paths[0], paths[1]};
+    struct zb_dataset *ds = NULL;
+    int32_t tokens[5];
+
+    strcpy(paths[0], write_bytes("a.txt", "AB", 2));
+    strcpy(paths[1], write_bytes("a.u32", ids, sizeof(ids)));
+    ZBT_OK(zb_dataset_open(list, 2, &opts, &ds));
+    CU_ASSERT_EQUAL(zb_dataset_vocab_size(ds), 1000);
+    CU_ASSERT_EQUAL(zb_dataset_n_tokens(ds), 5);
+    ZBT_OK(zb_dataset_sample(ds, 0, tokens));
+    CU_ASSERT(tokens[0] == 'A' && tokens[1] == 'B' && tokens[2] == 999 &&
+              tokens[3] == 1 && tokens[4] == 2);
+    zb_dataset_close(ds);
+}
+
+/* Together the replicas of a step take each of its samples once. */
+static void replicas_take_parts_without_overlap(void)
+{
+    struct zb_dataset *ds = open_ok(write_ramp("a", 1000, 0), 3, 1);
+    int64_t n = zb_dataset_n_samples(ds);
+    struct zb_batch batch;
+    int *n_seen = calloc((size_t)n, sizeof(*n_seen));
+
+    ZBT_OK(zb_batch_init(&batch, 9, 3));
+    CU_ASSERT_EQUAL_FATAL(n, 333);
+    for (int64_t step = 1; step <= 37; step++) { /* 37 * 9 = 333 */
+        for (int64_t rank = 0; rank < 3; rank++) {
+            ZBT_OK(zb_dataset_train_batch(ds, step, 9, 3 * rank, 3, &batch));
+            for (int64_t r = 0; r < 3; r++) {
+                n_seen[zb_data_order(7, 0, n, batch.sample_index[r])]++;
+            }
+        }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        CU_ASSERT_EQUAL(n_seen[i], 1);
+    }
+    free(n_seen);
+    zb_batch_release(&batch);
+    zb_dataset_close(ds);
 }
 
 static void file_that_became_shorter_is_error_not_crash(void)
@@ -400,7 +468,7 @@ static void failing_allocation_leaves_nothing(void)
             break;
         }
     }
-    CU_ASSERT_EQUAL(k, 7); /* set, files, path, three arrays */
+    CU_ASSERT_EQUAL(k, 8); /* set, files, file, path, three arrays */
 }
 
 int main(void)
@@ -420,6 +488,9 @@ int main(void)
         ZBT_CASE(numbers_out_of_range_are_refused),
         ZBT_CASE(too_small_set_names_both_numbers),
         ZBT_CASE(files_that_are_no_text_are_refused_by_name),
+        ZBT_CASE(ids_of_token_files_are_held_against_the_vocabulary),
+        ZBT_CASE(text_and_token_files_are_read_one_after_the_other),
+        ZBT_CASE(replicas_take_parts_without_overlap),
         ZBT_CASE(file_that_became_shorter_is_error_not_crash),
         ZBT_CASE(failing_allocation_leaves_nothing),
     };
