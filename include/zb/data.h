@@ -3,9 +3,9 @@
  * Data sets and batches.
  *
  * A data set is a row of tokens: those of one or more files (zb/tokens.h), one
- * after the other, mapped and never copied as a whole; of text, its bytes. Sample
- * i is the seq_len + 1 tokens from i * seq_len on: seq_len inputs and, one
- * further, seq_len targets. Neighbours share one token, which is the last
+ * after the other, mapped and never copied as a whole; of text, its bytes.
+ * Sample i is the seq_len + 1 tokens from i * seq_len on: seq_len inputs and,
+ * one further, seq_len targets. Neighbours share one token, which is the last
  * target of one and the first input of the other, so that every token but the
  * first is a target once; up to seq_len - 1 tokens at the end are left over.
  *
@@ -72,7 +72,8 @@ int64_t zb_dataset_vocab_size(const struct zb_dataset *ds);
 
 /* Sample `index` of the file order: tokens_out [seq_len + 1]. ZB_EINVAL when
  * there is no such sample; ZB_EIO when a file became shorter since it was
- * mapped; ZB_ECONFIG, naming file and byte, for an id outside the vocabulary. */
+ * mapped; ZB_ECONFIG, naming file and byte, for an id outside the vocabulary.
+ */
 enum zb_status zb_dataset_sample(const struct zb_dataset *ds, int64_t index,
                                  int32_t *tokens_out) ZB_CHECKED;
 
@@ -117,16 +118,16 @@ int64_t zb_batch_n_targets(const struct zb_batch *batch);
  * first_row on, of a step of `step_rows` rows in all. ZB_EINVAL for numbers out
  * of range or a batch that is too small or of another seq_len; ZB_EIO and
  * ZB_ECONFIG as zb_dataset_sample(). Allocates nothing. */
-enum zb_status zb_dataset_train_batch(const struct zb_dataset *ds,
-                                      int64_t step, int64_t step_rows,
-                                      int64_t first_row, int64_t n_rows,
+enum zb_status zb_dataset_train_batch(const struct zb_dataset *ds, int64_t step,
+                                      int64_t step_rows, int64_t first_row,
+                                      int64_t n_rows,
                                       struct zb_batch *batch) ZB_CHECKED;
 
 /* Evaluation: all samples in file order, `rows` at a time; the last batch has
  * what is left. Errors as above. */
 int64_t zb_dataset_n_eval_batches(const struct zb_dataset *ds, int64_t rows);
-enum zb_status zb_dataset_eval_batch(const struct zb_dataset *ds,
-                                     int64_t index, int64_t rows,
+enum zb_status zb_dataset_eval_batch(const struct zb_dataset *ds, int64_t index,
+                                     int64_t rows,
                                      struct zb_batch *batch) ZB_CHECKED;
 
 #endif
