@@ -152,7 +152,7 @@ struct zb_conf_data {
     struct zb_conf_strings train; /* resolved paths */
     struct zb_conf_strings valid;
     int format;      /* enum zb_conf_format */
-    char *tokenizer; /* "byte" */
+    char *tokenizer; /* "byte" or a resolved path; NULL: "byte" */
     int seq_len;
     int shuffle;
     /* Array data: one file per field; not built yet, so always NULL. */

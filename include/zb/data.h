@@ -3,11 +3,12 @@
  * Data sets and batches.
  *
  * A data set is a row of tokens: those of one or more files (zb/tokens.h), one
- * after the other, mapped and never copied as a whole; of text, its bytes.
- * Sample i is the seq_len + 1 tokens from i * seq_len on: seq_len inputs and,
- * one further, seq_len targets. Neighbours share one token, which is the last
- * target of one and the first input of the other, so that every token but the
- * first is a target once; up to seq_len - 1 tokens at the end are left over.
+ * after the other, mapped and never copied as a whole; of text, its bytes or a
+ * tokenizer's ids. Sample i is the seq_len + 1 tokens from i * seq_len on:
+ * seq_len inputs and, one further, seq_len targets. Neighbours share one token,
+ * which is the last target of one and the first input of the other, so that
+ * every token but the first is a target once; up to seq_len - 1 tokens at the
+ * end are left over.
  *
  *     struct zb_dataset_opts opts = { .name = "data.train", .seq_len = 256,
  *                                     .seed = 1, .shuffle = 1 };
@@ -40,6 +41,8 @@
 /* Tokens of the byte tokenizer. */
 #define ZB_BYTE_VOCAB 256
 
+struct zb_tokenizer; /* zb/tokenizer.h */
+
 struct zb_dataset_opts {
     const char *name; /* for messages: "data.train" */
     enum zb_data_format format;
@@ -49,6 +52,9 @@ struct zb_dataset_opts {
     /* Ids of token files must be below it, which is checked when they are read;
      * 0: any id is good. */
     int64_t vocab_size;
+    /* Text becomes its ids, in memory; NULL: its bytes. Borrowed for the call.
+     */
+    const struct zb_tokenizer *tokenizer;
 };
 
 struct zb_dataset;

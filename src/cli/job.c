@@ -194,6 +194,7 @@ static enum zb_status open_data(const struct zbrun_job *job, const char *name,
         .seed = job->conf->train.seed,
         .shuffle = cd->shuffle,
         .vocab_size = vocab,
+        .tokenizer = job->tokenizer,
     };
 
     ZB_TRY(zb_dataset_open((const char *const *)files->item, files->n, &o,
@@ -208,10 +209,23 @@ static enum zb_status open_data(const struct zbrun_job *job, const char *name,
     return ZB_OK;
 }
 
+static enum zb_status open_tokenizer(struct zbrun_job *job)
+{
+    const char *path = job->conf->data.tokenizer;
+    enum zb_status st;
+
+    if (path == NULL || strcmp(path, "byte") == 0) {
+        return ZB_OK;
+    }
+    st = zb_tokenizer_load(path, &job->tokenizer);
+    return st == ZB_OK ? st : zb_fail_in(st, "data.tokenizer");
+}
+
 static enum zb_status open_all_data(struct zbrun_job *job)
 {
     const struct zb_conf_data *cd = &job->conf->data;
 
+    ZB_TRY(open_tokenizer(job));
     if (cd->train.n > 0) {
         ZB_TRY(open_data(job, "data.train", &cd->train, &job->train));
     } else if (job->opts->action == ZBRUN_TRAIN) {
@@ -563,6 +577,7 @@ void zbrun_job_release(struct zbrun_job *job)
     zb_free(job->planner);
     zb_dataset_close(job->valid);
     zb_dataset_close(job->train);
+    zb_tokenizer_free(job->tokenizer);
     zb_model_free(job->model);
     zb_conf_free(job->conf);
     memset(job, 0, sizeof(*job));

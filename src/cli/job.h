@@ -16,12 +16,14 @@
 #include "zb/data.h"
 #include "zb/model.h"
 #include "zb/run.h"
+#include "zb/tokenizer.h"
 
 struct zbrun_job {
     const struct zbrun_opts *opts;
     struct zb_conf *conf;
     const struct zb_backend_ops *ops; /* what "auto" is, too */
     struct zb_model *model;
+    struct zb_tokenizer *tokenizer; /* NULL: bytes are tokens */
     struct zb_dataset *train, *valid; /* valid: NULL without data.valid */
     struct zb_session_opts session;
     char *planner;    /* what session.planner points to */

@@ -149,8 +149,7 @@ static const struct zb_conf_opt table[] = {
     {ROW(data, format, ENUM, "auto"), .choices = format_choices,
      .help = "What the files hold; auto looks at their first bytes, "
              "then at their names (zbprep.1)."},
-    {ROW(data, tokenizer, STRING, "byte"), .missing = "tokenizer.json files",
-     .idle = "byte",
+    {ROW(data, tokenizer, PATH, "byte"), .word = "byte",
      .help = "How text becomes tokens: byte (a token is a byte) or the path of "
              "a tokenizer.json."},
     {ROW(data, seq_len, INT, "256"), RANGE(1, 1 << 24),

@@ -7,9 +7,16 @@
 
 #include "zb/mem.h"
 
+/* One file. */
+struct part {
+    struct zb_tokens *file;
+    struct zb_encoded text; /* instead of the file's own tokens */
+    int64_t n_tokens;
+};
+
 struct zb_dataset {
     size_t n_files;
-    struct zb_tokens **files;
+    struct part *files;
     int64_t id_limit; /* ids read are below this */
     int64_t n_tokens;
     int64_t n_samples;
@@ -18,24 +25,40 @@ struct zb_dataset {
     int shuffle;
 };
 
+/* The limit of the ids of one file. Numbers in files are checked against the
+ * vocabulary when they are read; text is known beforehand. */
+static int64_t part_limit(const struct part *p,
+                          const struct zb_dataset_opts *opts)
+{
+    struct zb_tokens_info info = zb_tokens_info(p->file);
+
+    if (p->text.ids != NULL) {
+        return p->text.id_limit;
+    }
+    return !info.is_text && opts->vocab_size > 0 &&
+                   opts->vocab_size < info.id_limit
+               ? opts->vocab_size
+               : info.id_limit;
+}
+
 static enum zb_status file_add(struct zb_dataset *ds, const char *path,
                                const struct zb_dataset_opts *opts)
 {
-    struct zb_tokens_info info;
+    struct part *p = &ds->files[ds->n_files];
     int64_t limit;
 
-    ZB_TRY(zb_tokens_open(path, opts->format, &ds->files[ds->n_files]));
-    info = zb_tokens_info(ds->files[ds->n_files++]);
-    if (info.n_tokens > INT64_MAX - ds->n_tokens) {
+    ZB_TRY(zb_tokens_open(path, opts->format, &p->file));
+    ds->n_files++;
+    p->n_tokens = zb_tokens_info(p->file).n_tokens;
+    if (zb_tokens_info(p->file).is_text && opts->tokenizer != NULL) {
+        ZB_TRY(zb_encoded_read(p->file, opts->tokenizer, &p->text));
+        p->n_tokens = p->text.n;
+    }
+    if (p->n_tokens > INT64_MAX - ds->n_tokens) {
         return zb_fail(ZB_ECONFIG, "%s: too many tokens", path);
     }
-    ds->n_tokens += info.n_tokens;
-    /* Numbers are checked against the vocabulary when they are read; text is
-     * known beforehand. */
-    limit = info.id_limit;
-    if (!info.is_text && opts->vocab_size > 0 && opts->vocab_size < limit) {
-        limit = opts->vocab_size;
-    }
+    ds->n_tokens += p->n_tokens;
+    limit = part_limit(p, opts);
     if (limit > ds->id_limit) {
         ds->id_limit = limit;
     }
@@ -112,7 +135,8 @@ void zb_dataset_close(struct zb_dataset *ds)
         return;
     }
     for (size_t i = 0; i < ds->n_files; i++) {
-        zb_tokens_close(ds->files[i]);
+        zb_tokens_close(ds->files[i].file);
+        zb_free(ds->files[i].text.ids);
     }
     zb_free(ds->files);
     zb_free(ds);
@@ -141,8 +165,20 @@ int64_t zb_dataset_vocab_size(const struct zb_dataset *ds)
 static enum zb_status files_check(const struct zb_dataset *ds)
 {
     for (size_t i = 0; i < ds->n_files; i++) {
-        ZB_TRY(zb_tokens_check(ds->files[i]));
+        if (ds->files[i].text.ids == NULL) {
+            ZB_TRY(zb_tokens_check(ds->files[i].file));
+        }
     }
+    return ZB_OK;
+}
+
+static enum zb_status part_get(const struct part *p, int64_t first, int64_t n,
+                               int64_t limit, int32_t *tokens_out)
+{
+    if (p->text.ids == NULL) {
+        return zb_tokens_read(p->file, first, n, limit, tokens_out);
+    }
+    memcpy(tokens_out, p->text.ids + first, (size_t)n * sizeof(*tokens_out));
     return ZB_OK;
 }
 
@@ -151,18 +187,17 @@ static enum zb_status tokens_get(const struct zb_dataset *ds, int64_t first,
                                  int64_t n, int32_t *tokens_out)
 {
     for (size_t i = 0; i < ds->n_files && n > 0; i++) {
-        int64_t n_here = zb_tokens_info(ds->files[i]).n_tokens;
+        const struct part *p = &ds->files[i];
 
-        if (first < n_here) {
-            int64_t n_part = n < n_here - first ? n : n_here - first;
+        if (first < p->n_tokens) {
+            int64_t n_part = n < p->n_tokens - first ? n : p->n_tokens - first;
 
-            ZB_TRY(zb_tokens_read(ds->files[i], first, n_part, ds->id_limit,
-                                  tokens_out));
+            ZB_TRY(part_get(p, first, n_part, ds->id_limit, tokens_out));
             tokens_out += n_part;
             n -= n_part;
             first += n_part;
         }
-        first -= n_here;
+        first -= p->n_tokens;
     }
     return ZB_OK;
 }

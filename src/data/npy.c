@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
-#include "data/npy.h"
+#include "zb/npy.h"
 
 #include <inttypes.h>
 #include <string.h>
+
+#include "data/data_int.h"
+#include "zb/mem.h"
 
 #define MAGIC "\x93NUMPY"
 #define MAGIC_BYTES 6
@@ -66,7 +69,7 @@ static enum zb_status take_word(struct scan *s, char *word, int max)
 }
 
 /* '<i4', '|u1' and the like. */
-static enum zb_status take_descr(struct scan *s, struct zb_npy *npy)
+static enum zb_status take_descr(struct scan *s, struct zb_npy_info *npy)
 {
     char word[16];
 
@@ -76,7 +79,9 @@ static enum zb_status take_descr(struct scan *s, struct zb_npy *npy)
     ZB_TRY(take_word(s, word, sizeof(word)));
     if (word[0] == '>' || strlen(word) != 3 ||
         memchr("iufb", word[1], 4) == NULL ||
-        memchr("1248", word[2], 4) == NULL) {
+        memchr("1248", word[2], 4) == NULL ||
+        (word[1] == 'f' && word[2] == '1') ||
+        (word[1] == 'b' && word[2] != '1')) {
         return zb_fail(ZB_ECONFIG,
                        "%s: byte %" PRId64 ": elements of type '%s' are not "
                        "supported",
@@ -127,7 +132,7 @@ static enum zb_status take_int(struct scan *s, int64_t *value)
     return ZB_OK;
 }
 
-static enum zb_status take_shape(struct scan *s, struct zb_npy *npy)
+static enum zb_status take_shape(struct scan *s, struct zb_npy_info *npy)
 {
     npy->n_elems = 1;
     npy->n_dims = 0;
@@ -153,7 +158,8 @@ static enum zb_status take_shape(struct scan *s, struct zb_npy *npy)
     return ZB_OK;
 }
 
-static enum zb_status take_entry(struct scan *s, struct zb_npy *npy, int *seen)
+static enum zb_status take_entry(struct scan *s, struct zb_npy_info *npy,
+                                 int *seen)
 {
     char key[16];
 
@@ -176,7 +182,7 @@ static enum zb_status take_entry(struct scan *s, struct zb_npy *npy, int *seen)
     return bad(s, "the header has an unknown key here");
 }
 
-static enum zb_status take_dict(struct scan *s, struct zb_npy *npy)
+static enum zb_status take_dict(struct scan *s, struct zb_npy_info *npy)
 {
     int seen = 0;
 
@@ -194,10 +200,10 @@ static enum zb_status take_dict(struct scan *s, struct zb_npy *npy)
 }
 
 enum zb_status zb_npy_parse(const struct zb_mapped *file,
-                            struct zb_npy *npy_out)
+                            struct zb_npy_info *npy_out)
 {
     struct scan s = {.file = file, .at = MAGIC_BYTES};
-    struct zb_npy npy = {0};
+    struct zb_npy_info npy = {0};
     int n_length;
     int64_t n = 0;
 
@@ -226,5 +232,149 @@ enum zb_status zb_npy_parse(const struct zb_mapped *file,
                        npy.offset);
     }
     *npy_out = npy;
+    return ZB_OK;
+}
+
+/* ---- whole arrays ----------------------------------------------------------
+ */
+
+struct zb_npy {
+    struct zb_mapped file;
+    struct zb_npy_info info;
+};
+
+enum zb_status zb_npy_open(const char *path, struct zb_npy **a_out)
+{
+    struct zb_npy *a = zb_alloc(sizeof(*a));
+    enum zb_status st;
+
+    if (a == NULL) {
+        return ZB_ENOMEM;
+    }
+    st = zb_mapped_open(path, &a->file);
+    if (st != ZB_OK) {
+        zb_free(a);
+        return st;
+    }
+    st = zb_npy_is(&a->file)
+             ? zb_npy_parse(&a->file, &a->info)
+             : zb_fail(ZB_ECONFIG, "%s: is no .npy array file", path);
+    if (st != ZB_OK) {
+        zb_npy_close(a);
+        return st;
+    }
+    *a_out = a;
+    return ZB_OK;
+}
+
+void zb_npy_close(struct zb_npy *a)
+{
+    if (a != NULL) {
+        zb_mapped_close(&a->file);
+        zb_free(a);
+    }
+}
+
+const struct zb_npy_info *zb_npy_info(const struct zb_npy *a)
+{
+    return &a->info;
+}
+
+static enum zb_status read_check(const struct zb_npy *a, int64_t first,
+                                 int64_t n, int is_float)
+{
+    ZB_BUG_IF(first < 0 || n < 0 || first > a->info.n_elems - n,
+              "elements %" PRId64 " + %" PRId64 " of %" PRId64, first, n,
+              a->info.n_elems);
+    if ((a->info.kind == 'f') != is_float) {
+        return zb_fail(ZB_EINVAL, "%s: elements of type %c%d are no %s",
+                       a->file.path, a->info.kind, a->info.width,
+                       is_float ? "floating point numbers" : "integers");
+    }
+    return zb_mapped_check(&a->file);
+}
+
+/* binary16 by its definition: exact in float32. */
+static float from_half(uint16_t h)
+{
+    uint32_t exponent = h >> 10 & 31, bits;
+    float x;
+
+    if (exponent == 0) {
+        x = (float)(h & 0x3ff) * 0x1p-24f;
+        return (h & 0x8000) != 0 ? -x : x;
+    }
+    bits = (uint32_t)(h & 0x8000) << 16 | (uint32_t)(h & 0x3ff) << 13 |
+           (exponent == 31 ? 255 : exponent + 112) << 23;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+static float float_at(const unsigned char *p, int width)
+{
+    uint16_t half;
+    float single;
+    double twice;
+
+    switch (width) {
+    case 2:
+        memcpy(&half, p, sizeof(half));
+        return from_half(half);
+    case 4:
+        memcpy(&single, p, sizeof(single));
+        return single;
+    default:
+        memcpy(&twice, p, sizeof(twice));
+        return (float)twice;
+    }
+}
+
+enum zb_status zb_npy_read_f32(const struct zb_npy *a, int64_t first, int64_t n,
+                               float *out)
+{
+    int width = a->info.width;
+    const unsigned char *p;
+
+    ZB_TRY(read_check(a, first, n, 1));
+    p = a->file.bytes + a->info.offset + first * width;
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = float_at(p + i * width, width);
+    }
+    return ZB_OK;
+}
+
+/* The number at p; 0 when it is too great for int64_t. */
+static int int_at(const unsigned char *p, int width, char kind, int64_t *v)
+{
+    uint64_t bits = 0;
+
+    for (int i = width - 1; i >= 0; i--) {
+        bits = bits << 8 | p[i];
+    }
+    if (kind == 'i' && width < 8 && bits >> (8 * width - 1) != 0) {
+        bits |= ~UINT64_C(0) << (8 * width);
+    }
+    *v = (int64_t)bits;
+    return kind == 'i' || *v >= 0;
+}
+
+enum zb_status zb_npy_read_i32(const struct zb_npy *a, int64_t first, int64_t n,
+                               int32_t *out)
+{
+    int width = a->info.width;
+
+    ZB_TRY(read_check(a, first, n, 0));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = a->info.offset + (first + i) * width, v;
+
+        if (!int_at(a->file.bytes + at, width, a->info.kind, &v) ||
+            v < INT32_MIN || v > INT32_MAX) {
+            return zb_fail(ZB_ECONFIG,
+                           "%s: byte %" PRId64
+                           ": the number does not fit into 32 bits",
+                           a->file.path, at);
+        }
+        out[i] = (int32_t)v;
+    }
     return ZB_OK;
 }

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "data/data_int.h"
-#include "data/npy.h"
 #include "zb/mem.h"
 
 /* ---- types of numbers ------------------------------------------------------
@@ -156,7 +155,7 @@ static enum zb_status open_llmc(struct zb_tokens *t)
 
 static enum zb_status open_npy(struct zb_tokens *t)
 {
-    struct zb_npy npy;
+    struct zb_npy_info npy;
 
     ZB_TRY(zb_npy_parse(&t->data, &npy));
     if (npy.n_dims != 1) {

@@ -374,7 +374,6 @@ static void missing_features_are_refused_by_name(void)
         {"checkpoint.interval=10", "checkpoints"},
         {"data.format=npy", "array files"},
         {"data.pixel_values=x.npy", "array files"},
-        {"data.tokenizer=tokenizer.json", "tokenizer.json files"},
     };
 
     for (size_t i = 0; i < ZB_COUNT_OF(asks); i++) {

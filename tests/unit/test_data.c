@@ -8,6 +8,7 @@
 
 #include "zb/data.h"
 #include "zb/mem.h"
+#include "zb/tokenizer.h"
 #include "zbt.h"
 
 static const char *write_bytes(const char *name, const void *bytes, size_t n)
@@ -397,6 +398,34 @@ static void text_and_token_files_are_read_one_after_the_other(void)
     zb_dataset_close(ds);
 }
 
+/* Each file is encoded as a whole: "ab" across two files stays two tokens. */
+static void text_becomes_ids_of_a_tokenizer(void)
+{
+    static const char json[] =
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,"
+        "\"ab\":2,\"c\":900},\"merges\":[\"a b\"]}}";
+    struct zb_dataset_opts opts = {.name = "data.train", .seq_len = 4};
+    struct zb_tokenizer *tok = NULL;
+    struct zb_dataset *ds = NULL;
+    char paths[3][128];
+    const char *list[3] = {paths[0], paths[1], paths[2]};
+    int32_t t[5];
+
+    strcpy(paths[0], write_bytes("a.txt", "aba", 3));
+    strcpy(paths[1], write_bytes("b.txt", "", 0));
+    strcpy(paths[2], write_bytes("c.txt", "bbab", 4));
+    ZBT_OK(zb_tokenizer_parse(json, strlen(json), "t.json", &tok));
+    opts.tokenizer = tok;
+    ZBT_OK(zb_dataset_open(list, 3, &opts, &ds));
+    zb_tokenizer_free(tok);
+    CU_ASSERT_EQUAL(zb_dataset_n_tokens(ds), 5);
+    CU_ASSERT_EQUAL(zb_dataset_vocab_size(ds), 3); /* 900 does not occur */
+    ZBT_OK(zb_dataset_sample(ds, 0, t));
+    CU_ASSERT(t[0] == 2 && t[1] == 0 && t[2] == 1 && t[3] == 1 && t[4] == 2);
+    zb_dataset_close(ds);
+    CU_ASSERT_EQUAL(zb_mem_live(), 0);
+}
+
 /* Together the replicas of a step take each of its samples once. */
 static void replicas_take_parts_without_overlap(void)
 {
@@ -490,6 +519,7 @@ int main(void)
         ZBT_CASE(files_that_are_no_text_are_refused_by_name),
         ZBT_CASE(ids_of_token_files_are_held_against_the_vocabulary),
         ZBT_CASE(text_and_token_files_are_read_one_after_the_other),
+        ZBT_CASE(text_becomes_ids_of_a_tokenizer),
         ZBT_CASE(replicas_take_parts_without_overlap),
         ZBT_CASE(file_that_became_shorter_is_error_not_crash),
         ZBT_CASE(failing_allocation_leaves_nothing),
