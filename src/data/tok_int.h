@@ -83,7 +83,8 @@ struct tok_vocab {
     int is_bytes;
     struct tok_buf bytes;
     int32_t n_ids; /* all ids are below */
-    int32_t cap_ids;
+    int32_t cap_ids, max_ids;
+    size_t n_tokens;         /* of the model */
     struct tok_piece *piece; /* [cap_ids] */
     size_t n_slots;          /* powers of two */
     int32_t *slot;           /* ids by their bytes; -1: free */
@@ -105,6 +106,10 @@ struct tok_vocab {
 enum zb_status zb_tok_vocab_init(struct tok_vocab *v, const json_t *model,
                                  int is_bytes, const char *name) ZB_CHECKED;
 void zb_tok_vocab_release(struct tok_vocab *v);
+
+/* Ids of so many tokens must be below this: they are places in arrays, which a
+ * small file must not make large. */
+int32_t zb_tok_max_ids(size_t n_tokens);
 
 /* Give a token with this id to the vocabulary; the last one stays. */
 enum zb_status zb_tok_vocab_add(struct tok_vocab *v, int32_t id,

@@ -94,7 +94,7 @@ static enum zb_status added_id(struct zb_tokenizer *tok, const json_t *entry,
     json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
     const struct tok_piece *p;
 
-    if (value < 0 || value >= 1 << 24) {
+    if (value < 0 || value >= tok->vocab.max_ids) {
         return zb_fail(ZB_ECONFIG, "%s: added token '%.64s' has no usable id",
                        tok->name, text);
     }
@@ -144,6 +144,7 @@ static enum zb_status added_init(struct zb_tokenizer *tok, const json_t *list)
         return zb_fail(ZB_ECONFIG, "%s: %zu added tokens are too many",
                        tok->name, n);
     }
+    tok->vocab.max_ids = zb_tok_max_ids(tok->vocab.n_tokens + n);
     tok->raw.item = zb_alloc_array(n, sizeof(*tok->raw.item));
     tok->normalized.item = zb_alloc_array(n, sizeof(*tok->normalized.item));
     if (tok->raw.item == NULL || tok->normalized.item == NULL) {

@@ -8,8 +8,14 @@
 
 #include "zb/mem.h"
 
-/* Far beyond any real vocabulary: ids are places in arrays. */
+/* Far beyond any real vocabulary. */
 #define MAX_IDS (1 << 24)
+
+int32_t zb_tok_max_ids(size_t n_tokens)
+{
+    return n_tokens < MAX_IDS / 4 - 65536 ? (int32_t)n_tokens * 4 + 65536
+                                          : MAX_IDS;
+}
 
 static enum zb_status piece_room(struct tok_vocab *v, int32_t id)
 {
@@ -88,11 +94,13 @@ static enum zb_status read_vocab(struct tok_vocab *v, const json_t *vocab,
     const char *text;
     json_t *value;
 
+    v->n_tokens = json_object_size(vocab);
+    v->max_ids = zb_tok_max_ids(v->n_tokens);
     json_object_foreach((json_t *)(uintptr_t)vocab, text, value)
     {
         json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
 
-        if (id < 0 || id >= MAX_IDS) {
+        if (id < 0 || id >= v->max_ids) {
             return zb_fail(ZB_ECONFIG, "%s: vocab: '%.64s' has no usable id",
                            name, text);
         }

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Token files and arrays. The first byte says the name, the next two (least
+ * byte first) how much of the rest is the Megatron index beside it. */
+#include "config.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "zb/data.h"
+#include "zb/mem.h"
+#include "zb/npy.h"
+#include "zb/tokens.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static char folder[64];
+
+static void remove_folder(void)
+{
+    static const char *const names[] = {"x.bin", "x.idx", "x.npy", "x.u32",
+                                        "x.txt"};
+    char path[128];
+
+    for (size_t i = 0; i < ZB_COUNT_OF(names); i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
+        remove(path);
+    }
+    rmdir(folder);
+}
+
+static void write_file(const char *name, const uint8_t *data, size_t n,
+                       char path[128])
+{
+    FILE *f;
+
+    if (folder[0] == '\0') {
+        strcpy(folder, "/tmp/zbfuzz.XXXXXX");
+        if (mkdtemp(folder) == NULL) {
+            abort();
+        }
+        atexit(remove_folder);
+    }
+    snprintf(path, 128, "%s/%s", folder, name);
+    f = fopen(path, "wb");
+    if (f == NULL || fwrite(data, 1, n, f) != n || fclose(f) != 0) {
+        abort();
+    }
+}
+
+static void read_tokens(const char *path)
+{
+    struct zb_tokens *t = NULL;
+    int32_t ids[64];
+
+    if (zb_tokens_open(path, ZB_DATA_AUTO, &t) != ZB_OK) {
+        return;
+    }
+    for (int64_t at = 0, n = zb_tokens_info(t).n_tokens; at < n; at += 64) {
+        if (zb_tokens_read(t, at, n - at < 64 ? n - at : 64, 70000, ids) !=
+            ZB_OK) {
+            break;
+        }
+    }
+    zb_tokens_close(t);
+}
+
+static void read_dataset(const char *path)
+{
+    const struct zb_dataset_opts o = {
+        .name = "data.train", .seq_len = 3, .shuffle = 1, .vocab_size = 70000};
+    struct zb_dataset *ds = NULL;
+    struct zb_batch batch;
+
+    if (zb_dataset_open(&path, 1, &o, &ds) != ZB_OK) {
+        return;
+    }
+    if (zb_batch_init(&batch, 2, 3) != ZB_OK) {
+        abort();
+    }
+    for (int64_t step = 1; step < 4; step++) {
+        if (zb_dataset_train_batch(ds, step, 2, 0, 2, &batch) != ZB_OK) {
+            break;
+        }
+    }
+    zb_batch_release(&batch);
+    zb_dataset_close(ds);
+}
+
+static void read_array(const char *path)
+{
+    struct zb_npy *a = NULL;
+    int64_t n;
+    int32_t i[8];
+    float f[8];
+
+    if (zb_npy_open(path, &a) != ZB_OK) {
+        return;
+    }
+    n = zb_npy_info(a)->n_elems < 8 ? zb_npy_info(a)->n_elems : 8;
+    /* One of both, by the array's type; the last elements too. */
+    if (zb_npy_read_i32(a, zb_npy_info(a)->n_elems - n, n, i) != ZB_OK &&
+        zb_npy_read_f32(a, zb_npy_info(a)->n_elems - n, n, f) != ZB_OK &&
+        zb_error_text()[0] == '\0') {
+        abort();
+    }
+    zb_npy_close(a);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    static const char *const names[] = {"x.bin", "x.npy", "x.u32", "x.txt"};
+    char path[128], index[128];
+    size_t n_index;
+
+    if (n < 3) {
+        return 0;
+    }
+    n_index = (size_t)data[1] | (size_t)data[2] << 8;
+    n_index = n_index < n - 3 ? n_index : n - 3;
+    if (n_index > 0) {
+        write_file("x.idx", data + 3, n_index, index);
+    }
+    write_file(names[data[0] % ZB_COUNT_OF(names)], data + 3 + n_index,
+               n - 3 - n_index, path);
+    read_tokens(path);
+    read_dataset(path);
+    read_array(path);
+    if (n_index > 0) {
+        read_tokens(index);
+        remove(index);
+    }
+    if (zb_mem_live() != 0) {
+        abort();
+    }
+    return 0;
+}
