@@ -30,7 +30,8 @@ for f in $(find "$srcdir/src" \( -name '*.[ch]' -o -name '*.cu' \)); do
         zb/*.h) name=${inc#zb/}; name=${name%.h}
                 case $base_headers in *" $name "*) owner=base ;; *) owner=$name ;; esac
                 case $name in kernel|check|coll) owner=backend ;; compare) owner=run ;;
-                tokens|tokenizer|npy) owner=data ;; esac ;;
+                tokens|tokenizer|npy) owner=data ;;
+                    weights|checkpoint) owner=ckpt ;; esac ;;
         */*) owner=${inc%%/*}
              # another folder's private header is off limits, kern/ excepted
              [ "$owner" = "$mod" ] || [ "$owner" = kern ] || {

@@ -124,6 +124,12 @@ enum zb_status zb_st_read_i32(const struct zb_st_file *file,
                               const struct zb_st_tensor *t, int32_t *out,
                               int64_t n) ZB_CHECKED;
 
+/* The same of elements [first, first + n) of a tensor; n may be anything within
+ * it. ZB_EINVAL: they are not all there. */
+enum zb_status zb_st_read_part(const struct zb_st_file *file,
+                               const struct zb_st_tensor *t, int64_t first,
+                               int64_t n, zb_real *out) ZB_CHECKED;
+
 /* One tensor to write: dense, row-major, of a dtype other than ZB_ST_OTHER
  * (ZB_ST_REAL for an array of zb_real). Borrowed for the call. */
 struct zb_st_out {

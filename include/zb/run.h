@@ -117,7 +117,9 @@ struct zb_session_opts {
     int may_change_recompute;
     /* sim backend: time of reducing gradients and gathering parameters. */
     double sim_link_ns_per_byte, sim_link_latency_ns;
-    const char *pretrained; /* safetensors file with start values, or NULL */
+    /* Start values, as zb_weights_open() takes them: a safetensors file or a
+     * Hugging Face directory; NULL: they are drawn. */
+    const char *pretrained;
     /* Where the planned memory of all devices is printed when one of them has
      * too little; NULL: nowhere. Open as long as the session. */
     FILE *memory_table;

@@ -4,23 +4,26 @@
 
 #include "ckpt/safetensors_int.h"
 
-#include <math.h>
 #include <string.h>
 
-/* IEEE binary16: 1 sign, 5 exponent (bias 15), 10 fraction bits. */
+/* IEEE binary16: 1 sign, 5 exponent (bias 15), 10 fraction bits. Shifted into a
+ * float's place the exponent is short by the difference of the biases, which a
+ * product corrects, exactly and also for subnormal numbers. */
 static float float_of_f16(uint16_t h)
 {
-    int exponent = (h >> 10) & 31, fraction = h & 1023;
-    float magnitude;
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16;
+    uint32_t bits = (uint32_t)(h & 0x7fff) << 13;
+    float value;
 
-    if (exponent == 31) {
-        magnitude = fraction == 0 ? INFINITY : NAN;
-    } else if (exponent == 0) {
-        magnitude = ldexpf((float)fraction, -24);
-    } else {
-        magnitude = ldexpf((float)(1024 + fraction), exponent - 25);
+    memcpy(&value, &bits, sizeof(value));
+    value *= 0x1p112f;
+    memcpy(&bits, &value, sizeof(value));
+    if ((h & 0x7c00) == 0x7c00) {
+        bits |= 0x7f800000; /* infinity, NaN */
     }
-    return (h & 0x8000) != 0 ? -magnitude : magnitude;
+    bits |= sign;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
 }
 
 /* bfloat16 is the upper half of a float. */
@@ -112,21 +115,64 @@ static enum zb_status check_float(const struct zb_st_file *file,
     }
 }
 
+/* n elements of a type from `at`, which need not be aligned: a loop for each
+ * type, so that none has a decision in it. */
+#define READ_LOOP(type, value_of)                                              \
+    for (int64_t i = 0; i < n; i++) {                                          \
+        type x;                                                                \
+                                                                               \
+        memcpy(&x, at + (size_t)i * sizeof(x), sizeof(x));                     \
+        out[i] = (zb_real)value_of(x);                                         \
+    }
+
+static void read_reals(enum zb_st_dtype dtype, const char *at, int64_t n,
+                       zb_real *out)
+{
+    switch (dtype) {
+    case ZB_ST_F64:
+        READ_LOOP(double, );
+        break;
+    case ZB_ST_F32:
+        READ_LOOP(float, );
+        break;
+    case ZB_ST_F16:
+        READ_LOOP(uint16_t, float_of_f16);
+        break;
+    default:
+        READ_LOOP(uint16_t, float_of_bf16);
+        break;
+    }
+}
+
+enum zb_status zb_st_read_part(const struct zb_st_file *file,
+                               const struct zb_st_tensor *t, int64_t first,
+                               int64_t n, zb_real *out)
+{
+    const char *at;
+
+    ZB_TRY(check_float(file, t, t->n_elems));
+    if (first < 0 || n < 0 || first > t->n_elems || n > t->n_elems - first) {
+        return zb_fail(ZB_EINVAL,
+                       "%s: tensor '" ZB_ST_NAME_FMT
+                       "': elements %lld + %lld of %lld are wanted",
+                       file->path, t->name, (long long)first, (long long)n,
+                       (long long)t->n_elems);
+    }
+    at = (const char *)t->data + (size_t)first * zb_st_dtype_bytes(t->dtype);
+    if (t->dtype != ZB_ST_REAL) {
+        read_reals(t->dtype, at, n, out);
+    } else if (n > 0) {
+        memcpy(out, at, (size_t)n * sizeof(*out));
+    }
+    return ZB_OK;
+}
+
 enum zb_status zb_st_read_real(const struct zb_st_file *file,
                                const struct zb_st_tensor *t, zb_real *out,
                                int64_t n)
 {
     ZB_TRY(check_float(file, t, n));
-    if (t->dtype == ZB_ST_REAL) {
-        if (n > 0) {
-            memcpy(out, t->data, t->bytes);
-        }
-        return ZB_OK;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        out[i] = (zb_real)float_elem(t, i);
-    }
-    return ZB_OK;
+    return zb_st_read_part(file, t, 0, n, out);
 }
 
 enum zb_status zb_st_read_f64(const struct zb_st_file *file,

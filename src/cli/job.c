@@ -7,29 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "zb/backend.h"
 #include "zb/log.h"
 #include "zb/mem.h"
 
 #define CONFIG_JSON_MAX (1 << 20)
-
-/* What is read later, where a failure is one of the run, is bad input. */
-static enum zb_status check_readable(const char *key, const char *path)
-{
-    FILE *f = fopen(path, "r");
-    struct stat info;
-    int is_dir;
-
-    if (f == NULL) {
-        return zb_fail(ZB_ECONFIG, "%s: %s: %s", key, path, strerror(errno));
-    }
-    is_dir = fstat(fileno(f), &info) == 0 && S_ISDIR(info.st_mode);
-    fclose(f);
-    return is_dir ? zb_fail(ZB_ECONFIG, "%s: %s: is a directory", key, path)
-                  : ZB_OK;
-}
 
 /* ---- model --------------------------------------------------------------- */
 
@@ -164,11 +147,7 @@ static enum zb_status make_model(struct zbrun_job *job)
                        job->conf->file);
     }
     if (job->conf->model.init == ZB_CONF_INIT_PRETRAINED) {
-        job->pretrained =
-            zb_format("%s/model.safetensors", job->conf->model.path);
-        return job->pretrained == NULL
-                   ? ZB_ENOMEM
-                   : check_readable("model.path", job->pretrained);
+        job->pretrained = job->conf->model.path;
     }
     return ZB_OK;
 }
@@ -573,7 +552,6 @@ void zbrun_job_release(struct zbrun_job *job)
 {
     zb_free(job->cost_cache);
     zb_free(job->per_chunk_costs);
-    zb_free(job->pretrained);
     zb_free(job->planner);
     zb_dataset_close(job->valid);
     zb_dataset_close(job->train);

@@ -27,7 +27,7 @@ struct zbrun_job {
     struct zb_dataset *train, *valid; /* valid: NULL without data.valid */
     struct zb_session_opts session;
     char *planner;    /* what session.planner points to */
-    char *pretrained; /* what session.pretrained points to, or NULL */
+    const char *pretrained; /* conf's model.path, or NULL: weights are drawn */
     double *per_chunk_costs;
     char *cost_cache; /* what session.cost_cache points to, or NULL */
     int64_t rows; /* samples of a step */

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * Values of the parameters of a worker: drawn, or read from a file. */
+ * Start values of the parameters of a worker. */
 #include "config.h"
 #include "run/run_int.h"
 
 #include <string.h>
 
-#include "zb/ckpt.h"
 #include "zb/hash.h"
-#include "zb/mem.h"
 
 enum zb_status zb_fill(const struct zb_backend_ops *ops,
                        struct zb_stream *stream, enum zb_dtype dtype, void *y,
@@ -140,119 +138,7 @@ void zb_shard_to_whole(const struct zb_run_plan *p, int param, int tp_rank,
     }
 }
 
-/* ---- from a file --------------------------------------------------------- */
-
-/* Files of base models lack the prefix of the model with a head, or the other
- * way round. */
-static const struct zb_st_tensor *find_tensor(const struct zb_st_file *f,
-                                              const char *name)
-{
-    static const char *const prefix[] = {"transformer.", "model."};
-    const struct zb_st_tensor *t = zb_st_find(f, name);
-    char longer[512];
-
-    for (size_t i = 0; t == NULL && i < ZB_COUNT_OF(prefix); i++) {
-        size_t len = strlen(prefix[i]);
-
-        if (strncmp(name, prefix[i], len) == 0) {
-            t = zb_st_find(f, name + len);
-        } else {
-            snprintf(longer, sizeof(longer), "%s%s", prefix[i], name);
-            t = zb_st_find(f, longer);
-        }
-    }
-    return t;
-}
-
-static enum zb_status check_dims(const struct zb_st_file *f,
-                                 const struct zb_st_tensor *t,
-                                 const struct zb_param_info *info)
-{
-    char want[64], have[64] = "";
-    struct zb_shape s = {.n_dims = t->n_dims};
-
-    for (int i = 0; i < t->n_dims && t->n_dims <= ZB_MAX_DIMS; i++) {
-        s.dim[i] = t->dims[i];
-    }
-    if (t->n_dims <= ZB_MAX_DIMS && zb_shape_equal(&s, &info->whole)) {
-        return ZB_OK;
-    }
-    zb_shape_print(&info->whole, want, sizeof(want));
-    zb_shape_print(&s, have, sizeof(have));
-    return zb_fail(ZB_ECONFIG, "%s: %s has shape %s, but the model needs %s",
-                   f->path, t->name, have, want);
-}
-
-enum zb_status zb_worker_put_param(struct zb_worker *w, int param,
-                                   const zb_real *shard)
-{
-    const struct zb_run_plan *p = w->s->plan;
-    const char *name = zb_graph_param(p->g, param).name;
-    int64_t n = zb_param_elems(p, param), first, n_master;
-    zb_real *master;
-    void *stored = zb_alloc(zb_stored_bytes(p, n));
-    enum zb_status st;
-
-    if (stored == NULL) {
-        return ZB_ENOMEM;
-    }
-    zb_dtype_store(p->storage, n, shard, stored);
-    ZB_TRY_GOTO(st,
-                w->ops->copy_in(w->stream, w->value[param], stored,
-                                zb_stored_bytes(p, n), name),
-                out);
-    n_master = zb_worker_master(w, param, &master, &first);
-    if (n_master > 0) {
-        ZB_TRY_GOTO(st,
-                    w->ops->copy_in(w->stream, master, shard + first,
-                                    (size_t)n_master * sizeof(*shard), name),
-                    out);
-    }
-    st = w->ops->stream_sync(w->stream);
-out:
-    zb_free(stored);
-    return st;
-}
-
-static enum zb_status load_param(struct zb_worker *w,
-                                 const struct zb_st_file *f, int param)
-{
-    struct zb_param_info info = zb_graph_param(w->s->plan->g, param);
-    const struct zb_st_tensor *t = find_tensor(f, info.name);
-    int64_t n = zb_param_elems(w->s->plan, param);
-    int64_t n_whole = zb_param_whole_elems(w->s->plan, param);
-    zb_real *host;
-    enum zb_status st;
-
-    if (t == NULL) {
-        return zb_fail(ZB_ECONFIG, "%s has no tensor %s", f->path, info.name);
-    }
-    ZB_TRY(check_dims(f, t, &info));
-    host = zb_alloc_array((size_t)(n + n_whole), sizeof(*host));
-    if (host == NULL) {
-        return ZB_ENOMEM;
-    }
-    ZB_TRY_GOTO(st, zb_st_read_real(f, t, host + n, n_whole), out);
-    zb_shard_from_whole(w->s->plan, param, w->tp, host + n, host);
-    st = zb_worker_put_param(w, param, host);
-out:
-    zb_free(host);
-    return st;
-}
-
-static enum zb_status load_all(struct zb_worker *w, const char *path)
-{
-    struct zb_st_file *f;
-    enum zb_status st = ZB_OK;
-
-    ZB_TRY(zb_st_open(path, &f));
-    for (int i = 0; i < w->n_mine && st == ZB_OK; i++) {
-        st = load_param(w, f, w->mine[i]);
-        atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
-    }
-    zb_st_close(f);
-    return st;
-}
+/* ---- all of a worker ------------------------------------------------------ */
 
 /* Also what lies between parameters: it is summed and gathered with them. */
 static enum zb_status clear_buckets(struct zb_worker *w)
@@ -320,8 +206,7 @@ enum zb_status zb_worker_fill_params(struct zb_worker *w)
                                info.name));
     }
     ZB_TRY(clear_buckets(w));
-    ZB_TRY(p->o.pretrained != NULL ? load_all(w, p->o.pretrained)
-                                   : draw_all(w));
+    ZB_TRY(w->s->weights != NULL ? zb_worker_load_params(w) : draw_all(w));
     ZB_TRY(zb_worker_zero_grad(w));
     return w->ops->stream_sync(w->stream);
 }

@@ -20,6 +20,7 @@
 #include "zb/graph.h"
 #include "zb/run.h"
 #include "zb/thread.h"
+#include "zb/weights.h"
 
 #define ZB_ALIGN 64
 
@@ -491,6 +492,7 @@ struct zb_session {
     struct zb_channel **chan; /* [n_columns * n_channels] */
     struct zb_groups *groups;
     struct zb_group *group;   /* of all */
+    struct zb_weights *weights; /* while workers start; NULL: values are drawn */
     struct zb_norms norms;
     struct zb_scaler scaler; /* initial_scale 0: the loss is not scaled. Host
                                 only, between commands */
@@ -678,9 +680,22 @@ int64_t zb_worker_master(struct zb_worker *w, int param, zb_real **at_out,
 enum zb_status zb_worker_convert(struct zb_worker *w, enum zb_dtype from,
                                  const void *src, enum zb_dtype to, void *dst,
                                  int64_t n, const char *label) ZB_CHECKED;
-/* params.c: a shard from host memory becomes the value, and the master. */
+/* load_params.c: a shard from host memory becomes the value, and the master. */
 enum zb_status zb_worker_put_param(struct zb_worker *w, int param,
                                    const zb_real *shard) ZB_CHECKED;
+
+/* load_params.c: elements [first, first + n) of tp rank's shard of a parameter,
+ * from the whole tensor in a file; zeros where the shard is padded. */
+enum zb_status zb_read_shard(const struct zb_run_plan *p, int param,
+                             int tp_rank, struct zb_weight src, int64_t first,
+                             int64_t n, zb_real *out) ZB_CHECKED;
+/* Values of the parameters held here, from the session's weights. */
+enum zb_status zb_worker_load_params(struct zb_worker *w) ZB_CHECKED;
+/* Open weights and refuse those that are not the model's. */
+enum zb_status zb_check_weights(const struct zb_graph *g,
+                                const struct zb_weights *weights) ZB_CHECKED;
+enum zb_status zb_open_weights(const struct zb_model *model, const char *path,
+                               struct zb_weights **w_out) ZB_CHECKED;
 
 /* params.c: values of the parameters held here. */
 enum zb_status zb_worker_fill_params(struct zb_worker *w) ZB_CHECKED;

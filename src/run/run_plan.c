@@ -376,6 +376,7 @@ enum zb_status zb_run_plan_make(const struct zb_model *model,
     /* Borrowed for the call only. */
     p->o.planner = p->planner;
     p->o.cost_cache = NULL;
+    p->o.pretrained = NULL;
     p->o.layers_per_chunk = NULL;
     p->o.f_cost = p->o.b_cost = p->o.w_cost = NULL;
     *costs = NULL;

@@ -422,9 +422,14 @@ static enum zb_status open_session(struct zb_session *s,
     }
     set_loss_scale(s);
     ZB_TRY(reserve_micro(s, o->n_micro));
+    if (o->pretrained != NULL) {
+        ZB_TRY(zb_open_weights(model, o->pretrained, &s->weights));
+    }
     s->opened_ns = zb_now_ns();
     ZB_TRY(start_workers(s));
     zb_session_log_start(s, zb_now_ns());
+    zb_weights_close(s->weights);
+    s->weights = NULL;
     return ZB_OK;
 }
 
@@ -487,6 +492,7 @@ void zb_session_free(struct zb_session *s)
     if (s->be != NULL) {
         zb_backend_close(s->be);
     }
+    zb_weights_close(s->weights);
     zb_notes_release(s);
     zb_schedule_free(s->eval);
     zb_free(s->mb);
@@ -505,7 +511,13 @@ static enum zb_status plan_and_print(const struct zb_model *model,
 {
     const struct zb_backend_ops *ops;
 
+    struct zb_weights *weights;
+
     ZB_TRY(zb_backend_find(o->backend, &ops));
+    if (o->pretrained != NULL) {
+        ZB_TRY(zb_open_weights(model, o->pretrained, &weights));
+        zb_weights_close(weights);
+    }
     ZB_TRY(zb_run_plan_new(model, o, p_out));
     if (f != NULL) {
         zb_run_plan_print(*p_out, f);

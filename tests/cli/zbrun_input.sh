@@ -137,7 +137,7 @@ mv out ref
 run 0 -q -b cpu llama.ini
 same_bits ref/log.jsonl out/log.jsonl "config.json"
 rm -rf out
-refuse 'model.safetensors: No such file' -s model.init=pretrained path.ini
+refuse 'hf: neither model.safetensors nor model.safetensors.index' -s model.init=pretrained path.ini
 mv hf/config.json whole.json
 head -c 60 whole.json >hf/config.json
 refuse 'hf/config.json:[0-9]*: ' path.ini

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Parameters from files: each device reads its own part of a tensor, piece by
+ * piece, so that a model never is in host memory a second time. */
+#include "config.h"
+#include "run/run_int.h"
+
+#include <string.h>
+
+#include "zb/mem.h"
+#include "zb/weights.h"
+
+/* Elements on their way to a device at once. */
+#define STAGE_ELEMS (1 << 18)
+
+/* Rows of a piece that follow each other in the shard and in the whole are
+ * one. */
+static void join_rows(struct zb_piece *t)
+{
+    if (t->shard_ld == t->cols && t->whole_ld == t->cols) {
+        t->cols *= t->rows;
+        t->rows = 1;
+    }
+}
+
+/* What elements [first, end) of the shard have of a piece. */
+static enum zb_status read_piece(struct zb_weight src, struct zb_piece t,
+                                 int64_t first, int64_t end, zb_real *out)
+{
+    int64_t r;
+
+    join_rows(&t);
+    r = t.rows > 1 && first > t.shard_first
+            ? (first - t.shard_first) / t.shard_ld
+            : 0;
+    for (; r < t.rows; r++) {
+        int64_t row = t.shard_first + r * t.shard_ld;
+        int64_t from = row > first ? row : first;
+        int64_t to = row + t.cols < end ? row + t.cols : end;
+
+        if (row >= end) {
+            break;
+        }
+        if (from < to) {
+            ZB_TRY(zb_st_read_part(
+                src.file, src.tensor,
+                t.whole_first + r * t.whole_ld + from - row, to - from,
+                out + from - first));
+        }
+    }
+    return ZB_OK;
+}
+
+enum zb_status zb_read_shard(const struct zb_run_plan *p, int param,
+                             int tp_rank, struct zb_weight src, int64_t first,
+                             int64_t n, zb_real *out)
+{
+    struct zb_piece t[ZB_SPLIT_MAX];
+    int n_pieces = zb_graph_param_pieces(p->g, param, tp_rank, t);
+
+    memset(out, 0, (size_t)n * sizeof(*out)); /* padding */
+    for (int i = 0; i < n_pieces; i++) {
+        ZB_TRY(read_piece(src, t[i], first, first + n, out));
+    }
+    return ZB_OK;
+}
+
+/* ---- to the device ------------------------------------------------------- */
+
+/* Elements [first, first + n) of a shard become the value, and of the master
+ * what this rank has of it. `stored` has room for n elements of the storage. */
+static enum zb_status put_part(struct zb_worker *w, int param, int64_t first,
+                               int64_t n, const zb_real *x, void *stored)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    const char *name = zb_graph_param(p->g, param).name;
+    int64_t at, n_master, from, to;
+    zb_real *master;
+
+    zb_dtype_store(p->storage, n, x, stored);
+    ZB_TRY(w->ops->copy_in(w->stream, zb_stored_at(p, w->value[param], first),
+                           stored, zb_stored_bytes(p, n), name));
+    n_master = zb_worker_master(w, param, &master, &at);
+    if (n_master > 0) {
+        from = at > first ? at : first;
+        to = at + n_master < first + n ? at + n_master : first + n;
+        if (from < to) {
+            ZB_TRY(w->ops->copy_in(w->stream, master + from - at,
+                                   x + from - first,
+                                   (size_t)(to - from) * sizeof(*x), name));
+        }
+    }
+    return w->ops->stream_sync(w->stream);
+}
+
+enum zb_status zb_worker_put_param(struct zb_worker *w, int param,
+                                   const zb_real *shard)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    int64_t n = zb_param_elems(p, param);
+    void *stored = zb_alloc(zb_stored_bytes(p, n));
+    enum zb_status st = stored == NULL
+                            ? ZB_ENOMEM
+                            : put_part(w, param, 0, n, shard, stored);
+
+    zb_free(stored);
+    return st;
+}
+
+/* ---- all of a worker ----------------------------------------------------- */
+
+static void moved(struct zb_worker *w)
+{
+    atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
+}
+
+static enum zb_status load_param(struct zb_worker *w, int param, zb_real *stage,
+                                 void *stored)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    const char *name = zb_graph_param(p->g, param).name;
+    struct zb_weight src = zb_weights_find(w->s->weights, name);
+    int64_t n = zb_param_elems(p, param);
+
+    for (int64_t at = 0; at < n; at += STAGE_ELEMS) {
+        int64_t part = n - at < STAGE_ELEMS ? n - at : STAGE_ELEMS;
+
+        ZB_TRY(zb_read_shard(p, param, w->tp, src, at, part, stage));
+        ZB_TRY(put_part(w, param, at, part, stage, stored));
+        moved(w);
+    }
+    return ZB_OK;
+}
+
+enum zb_status zb_worker_load_params(struct zb_worker *w)
+{
+    zb_real *stage = zb_alloc_array(STAGE_ELEMS, sizeof(*stage));
+    void *stored = zb_alloc_array(STAGE_ELEMS, sizeof(*stage));
+    enum zb_status st = stage == NULL || stored == NULL ? ZB_ENOMEM : ZB_OK;
+
+    for (int i = 0; i < w->n_mine && st == ZB_OK; i++) {
+        st = load_param(w, w->mine[i], stage, stored);
+    }
+    zb_free(stored);
+    zb_free(stage);
+    return st;
+}
+
+/* ---- before anything is read --------------------------------------------- */
+
+static struct zb_weight_want want_of(const struct zb_param_info *info)
+{
+    struct zb_weight_want want = {.name = info->name,
+                                  .n_dims = info->whole.n_dims};
+
+    memcpy(want.dims, info->whole.dim,
+           (size_t)want.n_dims * sizeof(want.dims[0]));
+    return want;
+}
+
+enum zb_status zb_check_weights(const struct zb_graph *g,
+                                const struct zb_weights *weights)
+{
+    size_t n = (size_t)zb_graph_n_params(g);
+    struct zb_weight_want *want = zb_alloc_array(n, sizeof(*want));
+    enum zb_status st;
+
+    if (want == NULL) {
+        return ZB_ENOMEM;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct zb_param_info info = zb_graph_param(g, (int)i);
+
+        want[i] = want_of(&info);
+    }
+    st = zb_weights_check(weights, want, n);
+    zb_free(want);
+    return st;
+}
+
+enum zb_status zb_open_weights(const struct zb_model *model, const char *path,
+                               struct zb_weights **w_out)
+{
+    struct zb_weights *w;
+    enum zb_status st;
+
+    ZB_TRY(zb_weights_open(path, &w));
+    st = zb_check_weights(zb_model_graph(model), w);
+    if (st != ZB_OK) {
+        zb_weights_close(w);
+        return st;
+    }
+    *w_out = w;
+    return ZB_OK;
+}
