@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * A hash of bytes: names to table slots and to the keys of random numbers.
+ * A hash of bytes: names to table slots and to the keys of random numbers; and
+ * a checksum of files, which is faster.
  *
  *     slot = zb_hash(name, strlen(name)) & (n_slots - 1);
+ *
+ *     struct zb_sum sum;
+ *     zb_sum_init(&sum);
+ *     zb_sum_add(&sum, data, n);           // as often as there are pieces
+ *     x = zb_sum_value(&sum);
  *
  * Threads: any.
  */
@@ -15,5 +21,22 @@
 /* FNV-1a, 64 bits (Fowler, Noll, Vo). Its values key start weights, so they
  * never change. */
 uint64_t zb_hash(const void *bytes, size_t n);
+
+#define ZB_SUM_LANES 4
+#define ZB_SUM_BLOCK (8 * ZB_SUM_LANES)
+
+/* A checksum of bytes that come in pieces, which may be cut anywhere. A changed
+ * word always changes it, anything else but for one case in 2^64; it is no
+ * protection against who means harm. Its values are in checkpoints, so they
+ * never change. */
+struct zb_sum {
+    uint64_t lane[ZB_SUM_LANES];
+    uint64_t n_bytes;
+    unsigned char part[ZB_SUM_BLOCK]; /* of a block that is not complete */
+};
+
+void zb_sum_init(struct zb_sum *s);
+void zb_sum_add(struct zb_sum *s, const void *bytes, size_t n);
+uint64_t zb_sum_value(const struct zb_sum *s);
 
 #endif

@@ -3,6 +3,7 @@
 #include "zb/ckpt.h"
 
 #include "ckpt/safetensors_int.h"
+#include "zb/hash.h"
 #include "zb/mem.h"
 
 #include <errno.h>
@@ -26,6 +27,7 @@ struct job {
     size_t n;
     const struct zb_st_meta *meta;
     size_t n_meta;
+    struct zb_sum *sum; /* of what is written, or NULL */
 };
 
 static enum zb_status bad_arg(const char *path, const char *name,
@@ -218,15 +220,25 @@ static enum zb_status write_all(int fd, const char *path, const void *data,
     return ZB_OK;
 }
 
+/* A piece of the file, through its checksum. */
+static enum zb_status write_piece(int fd, const struct job *job,
+                                  const void *data, size_t bytes)
+{
+    if (job->sum != NULL && bytes > 0) {
+        zb_sum_add(job->sum, data, bytes);
+    }
+    return write_all(fd, job->path, data, bytes);
+}
+
 static enum zb_status write_content(int fd, const struct job *job,
                                     const char *header, size_t header_bytes)
 {
     size_t bytes;
 
-    ZB_TRY(write_all(fd, job->path, header, header_bytes));
+    ZB_TRY(write_piece(fd, job, header, header_bytes));
     for (size_t i = 0; i < job->n; i++) {
         ZB_TRY(tensor_bytes(job->path, &job->tensors[i], &bytes));
-        ZB_TRY(write_all(fd, job->path, job->tensors[i].data, bytes));
+        ZB_TRY(write_piece(fd, job, job->tensors[i].data, bytes));
     }
     if (fsync(fd) != 0) {
         return io_error(job->path, "cannot synchronise", errno);
@@ -337,17 +349,38 @@ static enum zb_status write_file(const struct job *job, const char *header,
     return st;
 }
 
-enum zb_status zb_st_write(const char *path, const struct zb_st_out *tensors,
-                           size_t n, const struct zb_st_meta *meta,
-                           size_t n_meta)
+static enum zb_status write_job(const struct job *job)
 {
-    const struct job job = {path, tensors, n, meta, n_meta};
     char *header = NULL;
     size_t header_bytes = 0;
     enum zb_status st;
 
-    ZB_TRY(make_header(&job, &header, &header_bytes));
-    st = write_file(&job, header, header_bytes);
+    ZB_TRY(make_header(job, &header, &header_bytes));
+    st = write_file(job, header, header_bytes);
     zb_free(header);
     return st;
+}
+
+enum zb_status zb_st_write(const char *path, const struct zb_st_out *tensors,
+                           size_t n, const struct zb_st_meta *meta,
+                           size_t n_meta)
+{
+    const struct job job = {path, tensors, n, meta, n_meta, NULL};
+
+    return write_job(&job);
+}
+
+enum zb_status zb_st_write_summed(const char *path,
+                                  const struct zb_st_out *tensors, size_t n,
+                                  const struct zb_st_meta *meta, size_t n_meta,
+                                  uint64_t *sum_out, uint64_t *bytes_out)
+{
+    struct zb_sum sum;
+    const struct job job = {path, tensors, n, meta, n_meta, &sum};
+
+    zb_sum_init(&sum);
+    ZB_TRY(write_job(&job));
+    *sum_out = zb_sum_value(&sum);
+    *bytes_out = sum.n_bytes;
+    return ZB_OK;
 }
