@@ -37,6 +37,8 @@
 struct zb_gpu_state; /* zb/backend.h */
 struct zb_session;
 struct zb_worker;
+struct zb_ckpt;      /* zb/checkpoint.h */
+struct zb_ckpt_shot;
 
 enum zb_cut_mode { ZB_CUT_AUTO, ZB_CUT_UNIFORM, ZB_CUT_LIST };
 
@@ -120,6 +122,11 @@ struct zb_session_opts {
     /* Start values, as zb_weights_open() takes them: a safetensors file or a
      * Hugging Face directory; NULL: they are drawn. */
     const char *pretrained;
+    /* Go on from this, whatever layout, type and number of devices it was made
+     * with, instead of start values: parameters, moments, the scale of the loss
+     * and counters. Borrowed for the call. ZB_ECONFIG when its tensors are not
+     * the model's, or its optimizer is another one. */
+    const struct zb_ckpt *resume;
     /* Where the planned memory of all devices is printed when one of them has
      * too little; NULL: nowhere. Open as long as the session. */
     FILE *memory_table;
@@ -249,6 +256,13 @@ enum zb_status zb_session_set_param(struct zb_session *s, int param,
                                     const zb_real *value) ZB_CHECKED;
 enum zb_status zb_session_get_grad(struct zb_session *s, int param,
                                    zb_real *out) ZB_CHECKED;
+
+/* Copy everything that a run needs to go on into host memory: parameters (or
+ * their masters), moments, counters and the model's config.json. The caller
+ * adds what the session does not know (state.step, .n_samples) and owns the
+ * result; zb_saver_begin() takes it. Takes as long as the copy. */
+enum zb_status zb_session_snapshot(struct zb_session *s,
+                                   struct zb_ckpt_shot **shot_out) ZB_CHECKED;
 
 /* Write every gradient (uses summed) and the loss to a safetensors file. */
 enum zb_status zb_session_dump_grads(struct zb_session *s, const char *path,

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "zb/mem.h"
-#include "zb/weights.h"
 
 /* Elements on their way to a device at once. */
 #define STAGE_ELEMS (1 << 18)
@@ -23,32 +22,79 @@ static void join_rows(struct zb_piece *t)
     }
 }
 
+/* A row that a piece and elements [first, end) of the shard have in common:
+ * `n` elements from shard element `at`, which is element `whole` of the
+ * tensor. The r-th row of the piece; n <= 0: none. */
+struct row {
+    int64_t at, whole, n;
+};
+
+static struct row row_of(const struct zb_piece *t, int64_t r, int64_t first,
+                         int64_t end)
+{
+    int64_t row = t->shard_first + r * t->shard_ld;
+    int64_t from = row > first ? row : first;
+    int64_t to = row + t->cols < end ? row + t->cols : end;
+
+    return (struct row){from, t->whole_first + r * t->whole_ld + from - row,
+                        to - from};
+}
+
+/* The first and the last row of a piece that may have some of them. */
+static int64_t first_row(const struct zb_piece *t, int64_t first)
+{
+    return t->rows > 1 && first > t->shard_first
+               ? (first - t->shard_first) / t->shard_ld
+               : 0;
+}
+
+static int64_t end_row(const struct zb_piece *t, int64_t end)
+{
+    int64_t n = t->rows > 1 ? (end - t->shard_first) / t->shard_ld + 1 : 1;
+
+    return end <= t->shard_first ? 0 : n < t->rows ? n : t->rows;
+}
+
 /* What elements [first, end) of the shard have of a piece. */
 static enum zb_status read_piece(struct zb_weight src, struct zb_piece t,
                                  int64_t first, int64_t end, zb_real *out)
 {
-    int64_t r;
+    int64_t last;
 
     join_rows(&t);
-    r = t.rows > 1 && first > t.shard_first
-            ? (first - t.shard_first) / t.shard_ld
-            : 0;
-    for (; r < t.rows; r++) {
-        int64_t row = t.shard_first + r * t.shard_ld;
-        int64_t from = row > first ? row : first;
-        int64_t to = row + t.cols < end ? row + t.cols : end;
+    last = end_row(&t, end);
+    for (int64_t r = first_row(&t, first); r < last; r++) {
+        struct row row = row_of(&t, r, first, end);
 
-        if (row >= end) {
-            break;
-        }
-        if (from < to) {
-            ZB_TRY(zb_st_read_part(
-                src.file, src.tensor,
-                t.whole_first + r * t.whole_ld + from - row, to - from,
-                out + from - first));
+        if (row.n > 0) {
+            ZB_TRY(zb_st_read_part(src.file, src.tensor, row.whole, row.n,
+                                   out + row.at - first));
         }
     }
     return ZB_OK;
+}
+
+void zb_write_shard(const struct zb_run_plan *p, int param, int tp_rank,
+                    int64_t first, int64_t n, const zb_real *x,
+                    zb_real *whole)
+{
+    struct zb_piece t[ZB_SPLIT_MAX];
+    int n_pieces = zb_graph_param_pieces(p->g, param, tp_rank, t);
+
+    for (int i = 0; i < n_pieces; i++) {
+        int64_t last;
+
+        join_rows(&t[i]);
+        last = end_row(&t[i], first + n);
+        for (int64_t r = first_row(&t[i], first); r < last; r++) {
+            struct row row = row_of(&t[i], r, first, first + n);
+
+            if (row.n > 0) {
+                memcpy(whole + row.whole, x + row.at - first,
+                       (size_t)row.n * sizeof(*x));
+            }
+        }
+    }
 }
 
 enum zb_status zb_read_shard(const struct zb_run_plan *p, int param,
@@ -114,12 +160,27 @@ static void moved(struct zb_worker *w)
     atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
 }
 
+/* Of a checkpoint the master, where it has one. */
+static struct zb_weight source_of(const struct zb_session *s, const char *name)
+{
+    struct zb_weight found;
+    char master[512];
+
+    if (s->resume == NULL) {
+        return zb_weights_find(s->weights, name);
+    }
+    snprintf(master, sizeof(master), "master.%s", name);
+    found = zb_weights_get(s->resume->optim, master);
+    return found.tensor != NULL ? found
+                                : zb_weights_find(s->resume->model, name);
+}
+
 static enum zb_status load_param(struct zb_worker *w, int param, zb_real *stage,
                                  void *stored)
 {
     const struct zb_run_plan *p = w->s->plan;
-    const char *name = zb_graph_param(p->g, param).name;
-    struct zb_weight src = zb_weights_find(w->s->weights, name);
+    struct zb_weight src =
+        source_of(w->s, zb_graph_param(p->g, param).name);
     int64_t n = zb_param_elems(p, param);
 
     for (int64_t at = 0; at < n; at += STAGE_ELEMS) {
@@ -132,6 +193,60 @@ static enum zb_status load_param(struct zb_worker *w, int param, zb_real *stage,
     return ZB_OK;
 }
 
+/* Elements [first, first + n) of a parameter's shard become the moments `y`. */
+static enum zb_status load_moment(struct zb_worker *w, int param,
+                                  const char *prefix, int64_t first, int64_t n,
+                                  zb_real *y, zb_real *stage)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    struct zb_weight src;
+    char name[512];
+
+    snprintf(name, sizeof(name), "%s%s", prefix,
+             zb_graph_param(p->g, param).name);
+    src = zb_weights_get(w->s->resume->optim, name);
+    for (int64_t at = 0; at < n; at += STAGE_ELEMS) {
+        int64_t part = n - at < STAGE_ELEMS ? n - at : STAGE_ELEMS;
+
+        ZB_TRY(
+            zb_read_shard(p, param, w->tp, src, first + at, part, stage));
+        ZB_TRY(w->ops->copy_in(w->stream, y + at, stage,
+                               (size_t)part * sizeof(*stage), name));
+        ZB_TRY(w->ops->stream_sync(w->stream));
+        moved(w);
+    }
+    return ZB_OK;
+}
+
+static enum zb_status load_moments(struct zb_worker *w, zb_real *stage)
+{
+    const struct zb_run_plan *p = w->s->plan;
+    const struct zb_buckets *all = &p->layout[w->stage].buckets;
+    static const char *const prefix[] = {"m.", "v."};
+
+    for (int i = 0; i < all->n; i++) {
+        const struct zb_bucket *b = &all->bucket[i];
+        const size_t offset[] = {b->m, b->v};
+        int64_t begin, end, first;
+
+        zb_worker_part(w, b, &begin, &end);
+        for (int j = 0; j < b->n_params; j++) {
+            int64_t n = zb_bucket_part(p, b, j, begin, end, &first);
+
+            for (int k = 0; k < 2 && n > 0; k++) {
+                zb_real *y = (zb_real *)(w->arena + offset[k]) + b->first[j] +
+                             first - begin;
+
+                if (offset[k] != ZB_NO_OFFSET) {
+                    ZB_TRY(load_moment(w, b->param[j], prefix[k], first, n, y,
+                                       stage));
+                }
+            }
+        }
+    }
+    return ZB_OK;
+}
+
 enum zb_status zb_worker_load_params(struct zb_worker *w)
 {
     zb_real *stage = zb_alloc_array(STAGE_ELEMS, sizeof(*stage));
@@ -140,6 +255,11 @@ enum zb_status zb_worker_load_params(struct zb_worker *w)
 
     for (int i = 0; i < w->n_mine && st == ZB_OK; i++) {
         st = load_param(w, w->mine[i], stage, stored);
+    }
+    if (st == ZB_OK && w->s->resume != NULL) {
+        w->t = w->s->resume->state.n_updates;
+        w->step = w->s->resume->state.n_batches;
+        st = load_moments(w, stage);
     }
     zb_free(stored);
     zb_free(stage);

@@ -206,7 +206,9 @@ enum zb_status zb_worker_fill_params(struct zb_worker *w)
                                info.name));
     }
     ZB_TRY(clear_buckets(w));
-    ZB_TRY(w->s->weights != NULL ? zb_worker_load_params(w) : draw_all(w));
+    ZB_TRY(w->s->weights != NULL || w->s->resume != NULL
+               ? zb_worker_load_params(w)
+               : draw_all(w));
     ZB_TRY(zb_worker_zero_grad(w));
     return w->ops->stream_sync(w->stream);
 }

@@ -16,11 +16,11 @@
 
 #include "run/costs.h"
 #include "run/peers.h"
+#include "zb/checkpoint.h"
 #include "zb/comm.h"
 #include "zb/graph.h"
 #include "zb/run.h"
 #include "zb/thread.h"
-#include "zb/weights.h"
 
 #define ZB_ALIGN 64
 
@@ -492,7 +492,10 @@ struct zb_session {
     struct zb_channel **chan; /* [n_columns * n_channels] */
     struct zb_groups *groups;
     struct zb_group *group;   /* of all */
-    struct zb_weights *weights; /* while workers start; NULL: values are drawn */
+    /* While workers start: where parameters come from, if from a checkpoint or
+     * else from files; both NULL: they are drawn. */
+    const struct zb_ckpt *resume;
+    struct zb_weights *weights;
     struct zb_norms norms;
     struct zb_scaler scaler; /* initial_scale 0: the loss is not scaled. Host
                                 only, between commands */
@@ -689,13 +692,27 @@ enum zb_status zb_worker_put_param(struct zb_worker *w, int param,
 enum zb_status zb_read_shard(const struct zb_run_plan *p, int param,
                              int tp_rank, struct zb_weight src, int64_t first,
                              int64_t n, zb_real *out) ZB_CHECKED;
-/* Values of the parameters held here, from the session's weights. */
+/* Copy elements [first, first + n) of tp rank's shard to where they are in the
+ * whole tensor, both in host memory. */
+void zb_write_shard(const struct zb_run_plan *p, int param, int tp_rank,
+                    int64_t first, int64_t n, const zb_real *x,
+                    zb_real *whole);
+/* Values of the parameters held here, from the session's weights, or all that
+ * its checkpoint has. */
 enum zb_status zb_worker_load_params(struct zb_worker *w) ZB_CHECKED;
 /* Open weights and refuse those that are not the model's. */
 enum zb_status zb_check_weights(const struct zb_graph *g,
                                 const struct zb_weights *weights) ZB_CHECKED;
 enum zb_status zb_open_weights(const struct zb_model *model, const char *path,
                                struct zb_weights **w_out) ZB_CHECKED;
+/* snapshot.c: refuse a checkpoint that a session can not go on from. */
+enum zb_status zb_check_resume(const struct zb_graph *g,
+                               const struct zb_session_opts *o) ZB_CHECKED;
+const char *zb_optim_name(const struct zb_optim *o);
+/* update.c: the elements [*begin_out, *end_out) of a bucket that this rank
+ * updates; its moments and masters begin with the first. */
+void zb_worker_part(const struct zb_worker *w, const struct zb_bucket *b,
+                    int64_t *begin_out, int64_t *end_out);
 
 /* params.c: values of the parameters held here. */
 enum zb_status zb_worker_fill_params(struct zb_worker *w) ZB_CHECKED;

@@ -377,6 +377,7 @@ enum zb_status zb_run_plan_make(const struct zb_model *model,
     p->o.planner = p->planner;
     p->o.cost_cache = NULL;
     p->o.pretrained = NULL;
+    p->o.resume = NULL;
     p->o.layers_per_chunk = NULL;
     p->o.f_cost = p->o.b_cost = p->o.w_cost = NULL;
     *costs = NULL;

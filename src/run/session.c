@@ -373,6 +373,37 @@ static void set_loss_scale(struct zb_session *s)
         zb_scales_loss(s->plan) ? s->scaler.scale : 1;
 }
 
+static void resume_scale(struct zb_session *s,
+                         const struct zb_ckpt_state *state)
+{
+    const struct zb_scaler_opts *o = &s->scaler.o;
+
+    if (zb_scales_loss(s->plan) && state->has_scale) {
+        s->scaler.scale = fmin(fmax(state->scale, o->min_scale), o->max_scale);
+        s->scaler.n_good = state->n_good < o->growth_interval
+                               ? state->n_good
+                               : o->growth_interval - 1;
+        s->scaler.n_overflows = state->n_overflows;
+        set_loss_scale(s);
+    }
+}
+
+/* Where parameters come from, if they are not drawn. */
+static enum zb_status find_values(struct zb_session *s,
+                                  const struct zb_model *model,
+                                  const struct zb_session_opts *o)
+{
+    if (o->resume != NULL) {
+        ZB_TRY(zb_check_resume(zb_model_graph(model), o));
+        s->resume = o->resume;
+        resume_scale(s, &o->resume->state);
+        return ZB_OK;
+    }
+    return o->pretrained != NULL
+               ? zb_open_weights(model, o->pretrained, &s->weights)
+               : ZB_OK;
+}
+
 static enum zb_status open_session(struct zb_session *s,
                                    const struct zb_model *model,
                                    const struct zb_session_opts *o)
@@ -422,14 +453,13 @@ static enum zb_status open_session(struct zb_session *s,
     }
     set_loss_scale(s);
     ZB_TRY(reserve_micro(s, o->n_micro));
-    if (o->pretrained != NULL) {
-        ZB_TRY(zb_open_weights(model, o->pretrained, &s->weights));
-    }
+    ZB_TRY(find_values(s, model, o));
     s->opened_ns = zb_now_ns();
     ZB_TRY(start_workers(s));
     zb_session_log_start(s, zb_now_ns());
     zb_weights_close(s->weights);
     s->weights = NULL;
+    s->resume = NULL;
     return ZB_OK;
 }
 
@@ -514,7 +544,9 @@ static enum zb_status plan_and_print(const struct zb_model *model,
     struct zb_weights *weights;
 
     ZB_TRY(zb_backend_find(o->backend, &ops));
-    if (o->pretrained != NULL) {
+    if (o->resume != NULL) {
+        ZB_TRY(zb_check_resume(zb_model_graph(model), o));
+    } else if (o->pretrained != NULL) {
         ZB_TRY(zb_open_weights(model, o->pretrained, &weights));
         zb_weights_close(weights);
     }

@@ -252,7 +252,7 @@ static enum zb_status update_bucket(struct zb_worker *w,
 }
 
 /* The elements of a bucket that this rank updates. */
-static void my_part(const struct zb_worker *w, const struct zb_bucket *b,
+void zb_worker_part(const struct zb_worker *w, const struct zb_bucket *b,
                     int64_t *begin_out, int64_t *end_out)
 {
     if (w->s->plan->o.zero_stage > 0) {
@@ -269,7 +269,7 @@ static enum zb_status update_all(struct zb_worker *w, double lr, double scale)
         const struct zb_bucket *b = &buckets(w)->bucket[i];
         int64_t begin, end;
 
-        my_part(w, b, &begin, &end);
+        zb_worker_part(w, b, &begin, &end);
         ZB_TRY(update_bucket(w, b, begin, end, lr, scale));
     }
     return ZB_OK;
@@ -310,7 +310,7 @@ int64_t zb_worker_master(struct zb_worker *w, int param, zb_real **at_out,
         const struct zb_bucket *b = &buckets(w)->bucket[i];
         int64_t begin, end;
 
-        my_part(w, b, &begin, &end);
+        zb_worker_part(w, b, &begin, &end);
         for (int j = 0; b->master != ZB_NO_OFFSET && j < b->n_params; j++) {
             int64_t n = b->param[j] != param
                             ? 0
@@ -341,7 +341,7 @@ static enum zb_status keep_or_restore(struct zb_worker *w, int is_restore)
         zb_real *copy = moment(w, b->undo, 0);
         zb_real *array[3];
 
-        my_part(w, b, &begin, &end);
+        zb_worker_part(w, b, &begin, &end);
         array[0] = b->master == ZB_NO_OFFSET ? moment(w, b->value, begin)
                                              : moment(w, b->master, 0);
         array[1] = moment(w, b->m, 0);
