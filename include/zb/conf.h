@@ -109,6 +109,7 @@ enum zb_conf_recompute {
 enum zb_conf_loss_average { ZB_CONF_LOSS_TOKEN, ZB_CONF_LOSS_MICROBATCH };
 
 enum zb_conf_resume { ZB_CONF_RESUME_AUTO, ZB_CONF_RESUME_NEVER };
+enum zb_conf_on_error { ZB_CONF_SAVE_CONTINUE, ZB_CONF_SAVE_STOP };
 
 /* One key of [model] that is not in the table: a key of the family's
  * config.json. The model builder checks names and values. */
@@ -230,6 +231,8 @@ struct zb_conf_checkpoint {
     int64_t interval;
     int keep;
     int resume; /* enum zb_conf_resume */
+    int on_error;           /* enum zb_conf_on_error */
+    int64_t max_file_bytes; /* of weights; 0: no limit */
 };
 
 struct zb_conf_output {

@@ -129,6 +129,11 @@ enum zb_status zb_dataset_train_batch(const struct zb_dataset *ds, int64_t step,
                                       int64_t n_rows,
                                       struct zb_batch *batch) ZB_CHECKED;
 
+/* The same for the n_rows places from `place` on, whatever a step's size. */
+enum zb_status zb_dataset_batch_at(const struct zb_dataset *ds, int64_t place,
+                                   int64_t n_rows,
+                                   struct zb_batch *batch) ZB_CHECKED;
+
 /* Evaluation: all samples in file order, `rows` at a time; the last batch has
  * what is left. Errors as above. */
 int64_t zb_dataset_n_eval_batches(const struct zb_dataset *ds, int64_t rows);

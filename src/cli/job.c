@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "zb/backend.h"
 #include "zb/log.h"
@@ -419,6 +420,7 @@ static enum zb_status fit_backend(const struct zbrun_job *job,
     o->backend = ops->name;
     o->gpus = job->opts->device;
     o->pretrained = ops->is_simulated ? NULL : job->pretrained;
+    o->resume = job->resume;
     return ZB_OK;
 }
 
@@ -512,6 +514,79 @@ static enum zb_status set_session(struct zbrun_job *job)
     return set_costs(job);
 }
 
+/* ---- checkpoints ---------------------------------------------------------- */
+
+/* A path that is not there is no folder without checkpoints. */
+static enum zb_status open_given(const char *dir, struct zb_ckpt **c_out)
+{
+    if (zb_ckpt_is_one(dir)) {
+        return zb_ckpt_open(dir, c_out);
+    }
+    ZB_TRY(zb_ckpt_open_newest(dir, c_out));
+    return *c_out != NULL
+               ? ZB_OK
+               : zb_fail(ZB_ECONFIG, "--resume: %s has no checkpoint", dir);
+}
+
+static int is_same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    return a != NULL && b != NULL && stat(a, &x) == 0 && stat(b, &y) == 0 &&
+           x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static enum zb_status open_resume(struct zbrun_job *job)
+{
+    const struct zb_conf_checkpoint *c = &job->conf->checkpoint;
+    const struct zbrun_opts *opts = job->opts;
+    enum zb_status st;
+
+    if (opts->wants_resume && opts->resume == NULL && c->dir == NULL) {
+        return zb_fail(ZB_ECONFIG, "--resume needs checkpoint.dir, or a folder "
+                                   "of its own: --resume=DIR");
+    }
+    if (job->ops->is_simulated) {
+        return opts->wants_resume
+                   ? zb_fail(ZB_ECONFIG,
+                             "--resume is of no use with the backend %s, which "
+                             "computes nothing",
+                             job->ops->name)
+                   : ZB_OK;
+    }
+    if (opts->resume != NULL) {
+        st = open_given(opts->resume, &job->resume);
+        job->is_own_resume = is_same_folder(opts->resume, c->dir);
+    } else if (opts->wants_resume) {
+        st = open_given(c->dir, &job->resume);
+        job->is_own_resume = 1;
+    } else if (c->dir != NULL && c->resume == ZB_CONF_RESUME_AUTO) {
+        st = zb_ckpt_open_newest(c->dir, &job->resume);
+        job->is_own_resume = job->resume != NULL;
+    } else {
+        return ZB_OK;
+    }
+    /* A file that can not be read is bad input. */
+    return st == ZB_EIO ? zb_fail_in(ZB_ECONFIG, "resume") : st;
+}
+
+static void report_resume(const struct zbrun_job *job)
+{
+    const struct zb_ckpt *c = job->resume;
+
+    if (c == NULL || job->opts->verbosity < 0) {
+        return;
+    }
+    zb_log(ZB_LOG_INFO, "going on from %s", c->path);
+    if (c->state.seed != job->conf->train.seed) {
+        zb_log(ZB_LOG_WARN,
+               "train.seed is %llu, but %s was made with %llu: order of the "
+               "data and dropout are others from here on",
+               (unsigned long long)job->conf->train.seed, c->path,
+               (unsigned long long)c->state.seed);
+    }
+}
+
 static void report_unused(const struct zbrun_job *job)
 {
     const struct zb_graph *g = zb_model_graph(job->model);
@@ -542,6 +617,8 @@ enum zb_status zbrun_job_init(struct zbrun_job *job,
     ZB_TRY(zb_backend_find(opts->backend, &job->ops));
     ZB_TRY(make_model(job));
     ZB_TRY(open_all_data(job));
+    ZB_TRY(open_resume(job));
+    report_resume(job);
     if (job->conf->parallel.find_unused_parameters) {
         report_unused(job);
     }
@@ -550,6 +627,7 @@ enum zb_status zbrun_job_init(struct zbrun_job *job,
 
 void zbrun_job_release(struct zbrun_job *job)
 {
+    zb_ckpt_close(job->resume);
     zb_free(job->cost_cache);
     zb_free(job->per_chunk_costs);
     zb_free(job->planner);

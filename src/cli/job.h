@@ -12,6 +12,7 @@
 
 #include "cli/zbrun_opts.h"
 #include "zb/backend.h"
+#include "zb/checkpoint.h"
 #include "zb/conf.h"
 #include "zb/data.h"
 #include "zb/model.h"
@@ -28,6 +29,8 @@ struct zbrun_job {
     struct zb_session_opts session;
     char *planner;    /* what session.planner points to */
     const char *pretrained; /* conf's model.path, or NULL: weights are drawn */
+    struct zb_ckpt *resume; /* what the run goes on from, or NULL */
+    int is_own_resume;      /* 1: it is in checkpoint.dir */
     double *per_chunk_costs;
     char *cost_cache; /* what session.cost_cache points to, or NULL */
     int64_t rows; /* samples of a step */

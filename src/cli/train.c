@@ -7,12 +7,14 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/runlog.h"
+#include "cli/saves.h"
 #include "zb/file.h"
 #include "zb/log.h"
 #include "zb/mem.h"
@@ -96,15 +98,45 @@ struct loop {
     FILE *log;
     struct zb_trace *trace;
     struct zbrun_report *report; /* NULL: none is asked for */
+    struct zbrun_saves saves;
     struct zb_lr lr;
     double peak_flops;
     int64_t begin_ns, session_ns, start_ns; /* opened from, session there from,
                                                steps from */
+    int64_t first; /* step of this run, from 1 */
+    int64_t done;  /* steps done, of earlier runs too */
+    int64_t place; /* in the order of the data that comes next */
     int is_diverged, was_slow;
 };
 
-/* Empty the file of a log for this run alone. */
-static enum zb_status take_log(const char *path, int fd)
+/* The bytes of a log up to its first line that is not of a step before
+ * `first`: what an earlier run did after the checkpoint is done again. */
+static off_t kept_bytes(const char *path, int64_t first)
+{
+    FILE *f = first > 1 ? fopen(path, "re") : NULL;
+    char *line = NULL;
+    size_t size = 0;
+    ssize_t n;
+    off_t kept = 0;
+
+    while (f != NULL && (n = getline(&line, &size, f)) > 0) {
+        long long step;
+
+        if (line[n - 1] != '\n' ||
+            sscanf(line, "{\"step\":%lld,", &step) != 1 || step >= first) {
+            break;
+        }
+        kept += n;
+    }
+    free(line);
+    if (f != NULL) {
+        fclose(f);
+    }
+    return kept;
+}
+
+/* Make the file of a log this run's alone, without the steps it will do. */
+static enum zb_status take_log(const char *path, int fd, int64_t first)
 {
     struct stat info;
 
@@ -117,7 +149,7 @@ static enum zb_status take_log(const char *path, int fd)
                        "output.dir or output.log of its own",
                        path);
     }
-    return ftruncate(fd, 0) == 0
+    return ftruncate(fd, kept_bytes(path, first)) == 0
                ? ZB_OK
                : zb_fail(ZB_EIO, "%s: cannot write: %s", path,
                          strerror(errno));
@@ -135,7 +167,7 @@ static enum zb_status open_log(struct loop *l)
     if (l->log == NULL) {
         return zb_fail(ZB_EIO, "%s: cannot write: %s", path, strerror(errno));
     }
-    return take_log(path, fileno(l->log));
+    return take_log(path, fileno(l->log), l->first);
 }
 
 static enum zb_status open_trace(struct loop *l)
@@ -189,9 +221,10 @@ static enum zb_status open_loop(struct loop *l)
         return ZB_ENOMEM;
     }
     ZB_TRY(zb_batch_init(&l->batch, l->job->rows, l->conf->data.seq_len));
-    /* The log of an earlier run is kept until this one is known to begin. */
+    /* What earlier runs left is kept until this one is known to begin. */
     ZB_TRY(zb_session_new(l->job->model, &l->job->session, &l->s));
     l->session_ns = zb_now_ns();
+    ZB_TRY(zbrun_saves_open(&l->saves, l->job, l->done));
     ZB_TRY(open_log(l));
     ZB_TRY(open_trace(l));
     ZB_TRY(open_report(l));
@@ -229,6 +262,7 @@ static enum zb_status write_notes(struct loop *l, enum zb_status st)
 static enum zb_status close_loop(struct loop *l, enum zb_status st)
 {
     st = write_notes(l, st);
+    zbrun_saves_close(&l->saves);
     zbrun_report_free(l->report);
     zb_session_free(l->s);
     if (l->log != NULL && fclose(l->log) != 0 && st == ZB_OK) {
@@ -265,7 +299,7 @@ static int is_due(const struct loop *l, int64_t step)
 {
     int64_t every = l->conf->train.log_interval;
 
-    return every > 0 && (step % every == 0 || step == 1);
+    return every > 0 && (step % every == 0 || step == l->first);
 }
 
 static enum zb_status take_step(struct loop *l, int64_t step,
@@ -278,18 +312,20 @@ static enum zb_status take_step(struct loop *l, int64_t step,
     struct zb_step_result res = {.loss = 0};
     int64_t begin = zb_now_ns();
 
-    ZB_TRY(zb_dataset_train_batch(l->job->train, step, l->job->rows, 0,
-                                  l->job->rows, &l->batch));
+    ZB_TRY(zb_dataset_batch_at(l->job->train, l->place, l->job->rows,
+                               &l->batch));
     ZB_TRY(zbrun_job_fields(l->job, &l->batch, l->field));
     r->lr = zb_lr_at(&l->lr, step);
     if (is_due(l, step)) {
         zb_session_watch_gpus(l->s);
     }
-    if (step == 1 && l->job->opts->dump_grads != NULL) {
+    if (step == l->first && l->job->opts->dump_grads != NULL) {
         ZB_TRY(dump_step(l, &in, r->lr, &res));
     } else {
         ZB_TRY(zb_train_step(l->s, &in, r->lr, &res));
     }
+    l->done = step;
+    l->place += l->job->rows;
     r->step = step;
     r->loss = res.loss;
     r->grad_norm = res.grad_norm;
@@ -334,7 +370,7 @@ static void show(struct loop *l, const struct zbrun_record *r)
     if (l->job->opts->verbosity >= 0 &&
         (is_due(l, r->step) || r->has_eval || r->step == r->n_steps)) {
         zbrun_show_step(stdout, r,
-                        elapsed / (double)r->step *
+                        elapsed / (double)(r->step - l->first + 1) *
                             (double)(r->n_steps - r->step));
     }
 }
@@ -373,10 +409,10 @@ static enum zb_status do_step(struct loop *l, int64_t step)
     enum zb_status st = ZB_OK;
 
     ZB_TRY(take_step(l, step, &r));
-    if (step == 1) {
+    if (step == l->first) {
         log_first_step(l);
     }
-    if (l->trace != NULL && step <= TRACE_STEPS) {
+    if (l->trace != NULL && step - l->first < TRACE_STEPS) {
         ZB_TRY(zbrun_trace_step(l->trace, l->s, l->start_ns));
     }
     if (wants_eval(l, step)) {
@@ -398,7 +434,8 @@ static enum zb_status do_step(struct loop *l, int64_t step)
     if (!l->was_slow) {
         l->was_slow = zbrun_warn_slow(&r);
     }
-    return st;
+    ZB_TRY(st);
+    return zbrun_saves_step(&l->saves, l->s, step, l->place);
 }
 
 static void show_hardware(const struct zbrun_job *job)
@@ -414,12 +451,39 @@ static void show_hardware(const struct zbrun_job *job)
     }
 }
 
+/* Until the last step or a signal; ZB_ESTOPPED then. What was done is saved. */
+static enum zb_status do_steps(struct loop *l)
+{
+    enum zb_status st = ZB_OK;
+
+    for (int64_t i = l->first; st == ZB_OK && i <= l->conf->train.steps; i++) {
+        st = *l->stop == 0 ? do_step(l, i) : ZB_ESTOPPED;
+    }
+    if (st == ZB_OK || st == ZB_ESTOPPED) {
+        ZB_TRY(zbrun_saves_finish(&l->saves, l->s, l->done, l->place));
+    }
+    return st != ZB_ESTOPPED
+               ? st
+               : zb_fail(ZB_ESTOPPED, "stopped by a signal after step %lld%s",
+                         (long long)l->done,
+                         l->saves.saver != NULL ? ", which is saved" : "");
+}
+
 enum zb_status zbrun_train(const struct zbrun_job *job,
                            const volatile sig_atomic_t *stop)
 {
-    struct loop l = {
-        .job = job, .conf = job->conf, .stop = stop, .begin_ns = zb_now_ns()};
-    enum zb_status st = open_loop(&l);
+    struct loop l = {.job = job,
+                     .conf = job->conf,
+                     .stop = stop,
+                     .begin_ns = zb_now_ns()};
+    enum zb_status st;
+
+    if (job->resume != NULL) {
+        l.done = job->resume->state.step;
+        l.place = job->resume->state.n_samples;
+    }
+    l.first = l.done + 1;
+    st = open_loop(&l);
 
     if (st == ZB_OK && job->opts->verbosity >= 0) {
         const struct zb_schedule *sched = zb_session_schedule(l.s);
@@ -445,11 +509,8 @@ enum zb_status zbrun_train(const struct zbrun_job *job,
         }
     }
     l.start_ns = zb_now_ns();
-    for (int64_t i = 1; st == ZB_OK && i <= job->conf->train.steps; i++) {
-        st = *stop == 0 ? do_step(&l, i)
-                        : zb_fail(ZB_ESTOPPED,
-                                  "stopped by a signal after step %lld",
-                                  (long long)i - 1);
+    if (st == ZB_OK) {
+        st = do_steps(&l);
     }
     if (st == ZB_OK && job->opts->verbosity > 0) {
         zb_session_print_cost_errors(l.s, stderr);

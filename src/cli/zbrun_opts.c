@@ -34,7 +34,8 @@ static const struct row rows[] = {
     {'s', "set", required_argument, "SEC.KEY=VALUE",
      "override one configuration key (repeatable)"},
     {'r', "resume", optional_argument, "[DIR]",
-     "continue from a checkpoint (not yet)"},
+     "continue from the newest good checkpoint in DIR, or\n"
+     "in checkpoint.dir; DIR may be a checkpoint itself"},
     {'e', "eval", no_argument, NULL,
      "only evaluate on data.valid; prints the loss"},
     {'n', "dry-run", no_argument, NULL,
@@ -207,13 +208,6 @@ static enum zb_status parse_path(const char *option, const char *text,
     return ZB_OK;
 }
 
-static enum zb_status not_yet(const char *option, const char *feature)
-{
-    return zb_fail(ZB_ECONFIG,
-                   "%s asks for %s, which this version does not have yet",
-                   option, feature);
-}
-
 /* What getopt_long() did not understand; optopt is 0 for an unknown or
  * ambiguous long option, which is then the word before optind. */
 static enum zb_status bad_option(int c, char **argv)
@@ -250,7 +244,9 @@ static enum zb_status apply(int c, char **argv, struct zbrun_opts *opts,
     case 's':
         return add_set(optarg, opts, cap);
     case 'r':
-        return not_yet("--resume", "checkpoints");
+        opts->wants_resume = 1;
+        return optarg == NULL ? ZB_OK
+                              : parse_path("--resume", optarg, &opts->resume);
     case 'e':
         return set_action(ZBRUN_EVAL, "--eval", opts);
     case 'n':

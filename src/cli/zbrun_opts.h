@@ -41,12 +41,13 @@ struct zbrun_opts {
     const char *trace;      /* NULL: none */
     const char *report;     /* NULL: none */
     const char *dump_grads; /* NULL: none */
+    int wants_resume;       /* 1: --resume */
+    const char *resume;     /* its folder; NULL: checkpoint.dir */
     int verbosity;          /* -1 with -q, 0, 1 with -v */
 };
 
-/* Parse the command line; argv may be reordered. ZB_ECONFIG when it is wrong,
- * when options contradict each other, or when one asks for a feature that this
- * version does not have (--resume): the text names the option. With
+/* Parse the command line; argv may be reordered. ZB_ECONFIG when it is wrong or
+ * when options contradict each other: the text names the option. With
  * -h or -V nothing else is looked at. Release with zbrun_opts_release(). */
 enum zb_status zbrun_opts_parse(int argc, char **argv,
                                 struct zbrun_opts *opts_out) ZB_CHECKED;

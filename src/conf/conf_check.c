@@ -278,6 +278,11 @@ static enum zb_status check_numbers(const struct zb_conf *conf)
                        " is more than %" PRId32,
                        zb_conf_where(conf, "data.seq_len"), targets, INT32_MAX);
     }
+    if (conf->checkpoint.interval > 0 && conf->checkpoint.dir == NULL) {
+        return zb_fail(ZB_ECONFIG,
+                       "%s: checkpoint.interval needs checkpoint.dir",
+                       zb_conf_where(conf, "checkpoint.interval"));
+    }
     if (conf->train.eval_interval > 0 && conf->data.valid.n == 0) {
         return zb_fail(ZB_ECONFIG, "%s: train.eval_interval needs data.valid",
                        zb_conf_where(conf, "train.eval_interval"));
@@ -354,6 +359,7 @@ static const struct idle_rule {
     {"train", "eval_batches", is_eval_off, "an unset data.valid"},
     {"model", "init_std", is_pretrained, "model.init = pretrained"},
     {"checkpoint", "keep", is_dir_unset, "an unset checkpoint.dir"},
+    {"checkpoint", "on_error", is_dir_unset, "an unset checkpoint.dir"},
     {"precision", "initial_scale", is_not_fp16, "a precision without fp16"},
     {"precision", "min_scale", is_not_fp16, "a precision without fp16"},
     {"precision", "max_scale", is_not_fp16, "a precision without fp16"},

@@ -111,6 +111,12 @@ static const struct zb_conf_choice loss_average_choices[] = {
     {NULL, 0, NULL},
 };
 
+static const struct zb_conf_choice on_error_choices[] = {
+    {"continue", ZB_CONF_SAVE_CONTINUE, NULL},
+    {"stop", ZB_CONF_SAVE_STOP, NULL},
+    {NULL, 0, NULL},
+};
+
 static const struct zb_conf_choice resume_choices[] = {
     {"auto", ZB_CONF_RESUME_AUTO, NULL},
     {"never", ZB_CONF_RESUME_NEVER, NULL},
@@ -330,15 +336,22 @@ static const struct zb_conf_opt table[] = {
     {ROW(train, watchdog_s, INT, "300"), RANGE(0, 604800), .word = "off",
      .help = "Seconds without any progress after which the run is given up."},
 
-    {ROW(checkpoint, dir, PATH, ""), .missing = "checkpoints", .idle = "",
-     .help = "Folder of checkpoints; unset: nothing is saved."},
+    {ROW(checkpoint, dir, PATH, ""),
+     .help = "Folder of checkpoints, which are step-N in it; unset: nothing is "
+             "saved. With it, the end of the run is."},
     {ROW(checkpoint, interval, I64, "never"), RANGE(0, HUGE_COUNT),
-     .word = "never", .missing = "checkpoints", .idle = "0",
-     .help = "Steps between checkpoints."},
+     .word = "never",
+     .help = "Steps between checkpoints, beside that of the end."},
     {ROW(checkpoint, keep, INT, "3"), RANGE(0, 1000000), .word = "all",
-     .help = "How many checkpoints are kept."},
+     .help = "How many checkpoints are kept: the newest."},
     {ROW(checkpoint, resume, ENUM, "auto"), .choices = resume_choices,
      .help = "Go on from the newest good checkpoint in dir, or never."},
+    {ROW(checkpoint, on_error, ENUM, "continue"), .choices = on_error_choices,
+     .help = "What comes after a checkpoint that could not be written, as on a "
+             "full disk. That of the end always ends the run with an error."},
+    {ROW(checkpoint, max_file_bytes, BYTES, "5G"), RANGE(0, 1e18),
+     .word = "none",
+     .help = "Weights beyond this go to further files, with an index."},
 
     {ROW(output, dir, PATH, "."), .help = "Folder of the files below."},
     {ROW(output, log, PATH, "log.jsonl"), .help = "One JSON object per step."},

@@ -345,8 +345,18 @@ enum zb_status zb_dataset_train_batch(const struct zb_dataset *ds, int64_t step,
                        " in step %" PRId64,
                        first_row, n_rows, step_rows, step);
     }
+    return zb_dataset_batch_at(ds, place - (step_rows - first_row), n_rows,
+                               batch);
+}
+
+enum zb_status zb_dataset_batch_at(const struct zb_dataset *ds, int64_t place,
+                                   int64_t n_rows, struct zb_batch *batch)
+{
+    if (place < 0 || n_rows < 0 || n_rows > INT64_MAX - place) {
+        return zb_fail(ZB_EINVAL, "%" PRId64 " rows from place %" PRId64,
+                       n_rows, place);
+    }
     ZB_TRY(batch_check(ds, n_rows, batch));
-    place -= step_rows - first_row;
     for (int64_t row = 0; row < n_rows; row++, place++) {
         int64_t i = place % ds->n_samples;
         uint64_t epoch = (uint64_t)(place / ds->n_samples);

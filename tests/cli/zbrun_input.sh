@@ -39,7 +39,7 @@ for g in 0 -1 2x 1,,1 ',' 99999999999 ''; do
 done
 refuse 'only one of' -e -n llama.ini
 refuse 'contradict' -q -v llama.ini
-refuse 'checkpoints.* not have yet' -r llama.ini
+refuse '--resume needs checkpoint.dir' -r llama.ini
 refuse '--set steps=1' -s steps=1 llama.ini
 
 # ---- what is not built ----

@@ -96,6 +96,8 @@ static void defaults_are_those_of_the_interface(void)
     CU_ASSERT_EQUAL(conf->precision.max_scale, 4294967296.0);
     CU_ASSERT_EQUAL(conf->checkpoint.keep, 3);
     CU_ASSERT_PTR_NULL(conf->checkpoint.dir);
+    CU_ASSERT_EQUAL(conf->checkpoint.max_file_bytes, 5000000000);
+    CU_ASSERT_EQUAL(conf->checkpoint.on_error, ZB_CONF_SAVE_CONTINUE);
     CU_ASSERT_EQUAL(conf->train.watchdog_s, 300);
     CU_ASSERT_EQUAL(conf->train.loss_average, ZB_CONF_LOSS_TOKEN);
     CU_ASSERT_EQUAL(conf->model.init_std, -1);
@@ -370,8 +372,6 @@ static void overrides_replace_and_last_one_wins(void)
 static void missing_features_are_refused_by_name(void)
 {
     static const char *const asks[][2] = {
-        {"checkpoint.dir=out", "checkpoints"},
-        {"checkpoint.interval=10", "checkpoints"},
         {"data.format=npy", "array files"},
         {"data.pixel_values=x.npy", "array files"},
     };
@@ -478,6 +478,8 @@ static void keys_against_each_other_are_checked(void)
                         "model.hidden_size", "model.path"));
     CU_ASSERT(ini_fails("[model]\nhidden_size=1\n", "run.ini:2",
                         "model.model_type", NULL));
+    CU_ASSERT(ini_fails("[checkpoint]\ninterval=5\n", "run.ini:2",
+                        "checkpoint.interval", "checkpoint.dir"));
     CU_ASSERT(ini_fails("[model]\ninit=pretrained\n", "run.ini:2", "model.path",
                         NULL));
     CU_ASSERT(ini_fails("[train]\neval_interval=5\n", "run.ini:2", "data.valid",
