@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "zb/log.h"
 #include "zb/mem.h"
 
 /* Elements on their way to a device at once. */
@@ -247,8 +248,21 @@ static enum zb_status load_moments(struct zb_worker *w, zb_real *stage)
     return ZB_OK;
 }
 
+static void log_speed(const struct zb_worker *w, int64_t begin_ns)
+{
+    double s = (double)(zb_now_ns() - begin_ns) * 1e-9, bytes = 0;
+
+    for (int i = 0; i < w->n_mine; i++) {
+        bytes += (double)zb_param_elems(w->s->plan, w->mine[i]) *
+                 (double)zb_dtype_bytes(w->s->plan->storage);
+    }
+    zb_log(ZB_LOG_DEBUG, "device %d: %.1f MB of parameters read in %.3g s",
+           w->device, bytes * 1e-6, s);
+}
+
 enum zb_status zb_worker_load_params(struct zb_worker *w)
 {
+    int64_t begin_ns = zb_now_ns();
     zb_real *stage = zb_alloc_array(STAGE_ELEMS, sizeof(*stage));
     void *stored = zb_alloc_array(STAGE_ELEMS, sizeof(*stage));
     enum zb_status st = stage == NULL || stored == NULL ? ZB_ENOMEM : ZB_OK;
@@ -260,6 +274,9 @@ enum zb_status zb_worker_load_params(struct zb_worker *w)
         w->t = w->s->resume->state.n_updates;
         w->step = w->s->resume->state.n_batches;
         st = load_moments(w, stage);
+    }
+    if (st == ZB_OK) {
+        log_speed(w, begin_ns);
     }
     zb_free(stored);
     zb_free(stage);
