@@ -189,10 +189,10 @@ done
 
 # Two runs can not save to one folder.
 "$zbrun" -q -b cpu -s checkpoint.dir=both -s train.steps=1000000 \
-    llama.ini >/dev/null 2>&1 &
+    -s output.log=first.jsonl llama.ini >/dev/null 2>&1 &
 pid=$!
 n=0
-until [ -s out/log.jsonl ] || [ $n -ge 600 ]; do
+until [ -s out/first.jsonl ] || [ $n -ge 600 ]; do
     sleep 0.05
     n=$((n + 1))
 done
