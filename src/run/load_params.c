@@ -176,19 +176,68 @@ static struct zb_weight source_of(const struct zb_session *s, const char *name)
                                 : zb_weights_find(s->resume->model, name);
 }
 
+/* Elements [first, first + n) of a shard where they lie in the file, if they do
+ * so in one run and in the type of the graph; else NULL. */
+static const void *find_run(const struct zb_worker *w, int param,
+                            struct zb_weight src, int64_t first, int64_t n)
+{
+    static const enum zb_st_dtype like[] = {[ZB_DTYPE_REAL] = ZB_ST_REAL,
+                                            [ZB_DTYPE_BF16] = ZB_ST_BF16,
+                                            [ZB_DTYPE_F16] = ZB_ST_F16};
+    const struct zb_run_plan *p = w->s->plan;
+    struct zb_piece t[ZB_SPLIT_MAX];
+    int n_pieces = zb_graph_param_pieces(p->g, param, w->tp, t);
+
+    if (src.tensor->dtype != like[p->storage]) {
+        return NULL;
+    }
+    for (int i = 0; i < n_pieces; i++) {
+        struct row row;
+
+        join_rows(&t[i]);
+        row = row_of(&t[i], first_row(&t[i], first), first, first + n);
+        if (row.at == first && row.n == n) {
+            return (const char *)src.tensor->data +
+                   row.whole * (int64_t)zb_dtype_bytes(p->storage);
+        }
+    }
+    return NULL;
+}
+
+/* Copied from the file's pages: nothing is converted, and there is no master. */
+static enum zb_status copy_run(struct zb_worker *w, int param, const void *run,
+                               int64_t first, int64_t n)
+{
+    const struct zb_run_plan *p = w->s->plan;
+
+    ZB_TRY(w->ops->copy_in(w->stream, zb_stored_at(p, w->value[param], first),
+                           run, zb_stored_bytes(p, n),
+                           zb_graph_param(p->g, param).name));
+    return w->ops->stream_sync(w->stream);
+}
+
 static enum zb_status load_param(struct zb_worker *w, int param, zb_real *stage,
                                  void *stored)
 {
     const struct zb_run_plan *p = w->s->plan;
     struct zb_weight src =
         source_of(w->s, zb_graph_param(p->g, param).name);
-    int64_t n = zb_param_elems(p, param);
+    int64_t n = zb_param_elems(p, param), first;
+    zb_real *master;
+    int has_master = zb_worker_master(w, param, &master, &first) > 0;
 
     for (int64_t at = 0; at < n; at += STAGE_ELEMS) {
         int64_t part = n - at < STAGE_ELEMS ? n - at : STAGE_ELEMS;
+        const void *run = has_master
+                              ? NULL
+                              : find_run(w, param, src, at, part);
 
-        ZB_TRY(zb_read_shard(p, param, w->tp, src, at, part, stage));
-        ZB_TRY(put_part(w, param, at, part, stage, stored));
+        if (run != NULL) {
+            ZB_TRY(copy_run(w, param, run, at, part));
+        } else {
+            ZB_TRY(zb_read_shard(p, param, w->tp, src, at, part, stage));
+            ZB_TRY(put_part(w, param, at, part, stage, stored));
+        }
         moved(w);
     }
     return ZB_OK;
