@@ -41,11 +41,11 @@
 
 /* What a checkpoint has beside tensors. */
 struct zb_ckpt_state {
-    int64_t step;      /* training steps done */
-    int64_t n_samples; /* places of the order of the data that were used */
-    uint64_t seed;     /* start values, order of the data, dropout */
-    int64_t n_batches; /* training batches begun: the counter of dropout */
-    int64_t n_updates; /* steps that the optimizer counts */
+    int64_t step;       /* training steps done */
+    int64_t n_samples;  /* places of the order of the data that were used */
+    uint64_t seed;      /* start values, order of the data, dropout */
+    int64_t n_batches;  /* training batches begun: the counter of dropout */
+    int64_t n_updates;  /* steps that the optimizer counts */
     char optimizer[16]; /* "adamw", "sgd" */
     int n_moments;      /* of each trained parameter: 0, m, or m and v */
     int has_scale;      /* 1: the loss is scaled (fp16), with these */
@@ -58,9 +58,9 @@ struct zb_ckpt_param {
     char *name;
     int n_dims;
     int64_t dims[ZB_ST_MAX_DIMS];
-    int64_t n;         /* elements */
-    int is_trained;    /* 0: it has no moments and no master */
-    zb_real *value;    /* the master, where there is one */
+    int64_t n;          /* elements */
+    int is_trained;     /* 0: it has no moments and no master */
+    zb_real *value;     /* the master, where there is one */
     zb_real *moment[2]; /* NULL where there is none */
 };
 

@@ -37,7 +37,7 @@
 struct zb_gpu_state; /* zb/backend.h */
 struct zb_session;
 struct zb_worker;
-struct zb_ckpt;      /* zb/checkpoint.h */
+struct zb_ckpt; /* zb/checkpoint.h */
 struct zb_ckpt_shot;
 
 enum zb_cut_mode { ZB_CUT_AUTO, ZB_CUT_UNIFORM, ZB_CUT_LIST };

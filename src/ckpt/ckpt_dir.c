@@ -78,8 +78,8 @@ enum zb_status zb_sync_dir(const char *path)
 static enum zb_status remove_step(const char *dir, int64_t step)
 {
     char *path = zb_ckpt_path(dir, step);
-    char *tmp = zb_format("%s/" STEP_PREFIX "%lld.old" TMP_END, dir,
-                          (long long)step);
+    char *tmp =
+        zb_format("%s/" STEP_PREFIX "%lld.old" TMP_END, dir, (long long)step);
     enum zb_status st = path == NULL || tmp == NULL ? ZB_ENOMEM : ZB_OK;
 
     if (st == ZB_OK) {
@@ -225,8 +225,8 @@ enum zb_status zb_ckpt_set_aside(const char *dir, int64_t step)
         if (to == NULL) {
             st = ZB_ENOMEM;
         } else if (access(to, F_OK) != 0) {
-            st = rename(path, to) == 0 ? ZB_OK
-                                       : io_error(path, "cannot rename");
+            st =
+                rename(path, to) == 0 ? ZB_OK : io_error(path, "cannot rename");
             zb_free(to);
             break;
         }

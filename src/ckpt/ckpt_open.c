@@ -84,9 +84,8 @@ static enum zb_status read_state(struct zb_ckpt *c)
 {
     char *path = zb_format("%s/" ZB_CKPT_STATE, c->path);
     struct zb_ckpt_files files = {0};
-    enum zb_status st = path == NULL
-                            ? ZB_ENOMEM
-                            : zb_ckpt_state_read(path, &c->state, &files);
+    enum zb_status st =
+        path == NULL ? ZB_ENOMEM : zb_ckpt_state_read(path, &c->state, &files);
 
     if (st == ZB_OK) {
         st = check_files(c->path, &files);
@@ -179,8 +178,8 @@ enum zb_status zb_ckpt_open_newest(const char *dir, struct zb_ckpt **c_out)
     }
     zb_free(step);
     if (c == NULL && st != ZB_OK && st != ZB_ENOMEM) {
-        return zb_fail(ZB_ECONFIG, "%s: all checkpoints are damaged (%zu)",
-                       dir, n);
+        return zb_fail(ZB_ECONFIG, "%s: all checkpoints are damaged (%zu)", dir,
+                       n);
     }
     ZB_TRY(st);
     *c_out = c;

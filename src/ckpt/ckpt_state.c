@@ -162,8 +162,7 @@ enum zb_status zb_ckpt_state_print(const struct zb_ckpt_state *state,
     json_decref(root);
     *text_out = text != NULL ? zb_format("%s\n", text) : NULL;
     free(text);
-    return *text_out != NULL ? ZB_OK
-                             : zb_fail(ZB_ENOMEM, "out of host memory");
+    return *text_out != NULL ? ZB_OK : zb_fail(ZB_ENOMEM, "out of host memory");
 }
 
 /* ---- reading ------------------------------------------------------------- */
@@ -189,8 +188,7 @@ static enum zb_status read_scale(const char *path, const json_t *v,
 static enum zb_status read_state(const char *path, const json_t *s,
                                  struct zb_ckpt_state *out)
 {
-    const char *optimizer =
-        json_string_value(json_object_get(s, "optimizer"));
+    const char *optimizer = json_string_value(json_object_get(s, "optimizer"));
     const json_t *moments = json_object_get(s, "moments");
 
     for (size_t i = 0; i < ZB_COUNT_OF(counts); i++) {
@@ -232,7 +230,8 @@ static enum zb_status read_files(const char *path, json_t *all,
     if (json_object_size(all) == 0) {
         return bad(path, "no files");
     }
-    json_object_foreach (all, name, v) {
+    json_object_foreach(all, name, v)
+    {
         const json_t *bytes = json_object_get(v, "bytes");
         uint64_t sum;
 
@@ -242,8 +241,8 @@ static enum zb_status read_files(const char *path, json_t *all,
             return zb_fail(ZB_ECONFIG, "%s: file '%.200s' has no checksum",
                            path, name);
         }
-        ZB_TRY(zb_ckpt_files_add(out, name,
-                                 (uint64_t)json_integer_value(bytes), sum));
+        ZB_TRY(zb_ckpt_files_add(out, name, (uint64_t)json_integer_value(bytes),
+                                 sum));
     }
     return ZB_OK;
 }

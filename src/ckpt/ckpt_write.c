@@ -95,9 +95,9 @@ static enum zb_status write_tensors(struct job *j, const char *name,
     char *path = zb_format("%s/%s", j->dir, name);
     uint64_t sum = 0, bytes = 0;
     enum zb_status st =
-        path == NULL ? ZB_ENOMEM
-                     : zb_st_write_summed(path, t, n, &format_meta, 1, &sum,
-                                          &bytes);
+        path == NULL
+            ? ZB_ENOMEM
+            : zb_st_write_summed(path, t, n, &format_meta, 1, &sum, &bytes);
 
     zb_free(path);
     return st == ZB_OK ? zb_ckpt_files_add(&j->files, name, bytes, sum) : st;
@@ -153,9 +153,9 @@ static enum zb_status round_values(const struct job *j, size_t first,
         const struct zb_ckpt_param *p = &j->c->param[i];
 
         zb_dtype_store(j->c->storage, p->n, p->value, stored);
-        t[i - first] = out_of(p, p->name, stored,
-                              j->c->storage == ZB_DTYPE_BF16 ? ZB_ST_BF16
-                                                             : ZB_ST_F16);
+        t[i - first] =
+            out_of(p, p->name, stored,
+                   j->c->storage == ZB_DTYPE_BF16 ? ZB_ST_BF16 : ZB_ST_F16);
         stored += param_bytes(j, i);
     }
     return ZB_OK;
@@ -207,9 +207,8 @@ static enum zb_status write_index(struct job *j, const json_t *map)
     root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size",
                      (json_int_t)bytes, "weight_map", map);
     text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
-    st = text == NULL
-             ? zb_fail(ZB_ENOMEM, "out of host memory")
-             : write_text(j->dir, ZB_WEIGHTS_INDEX, text, &j->files);
+    st = text == NULL ? zb_fail(ZB_ENOMEM, "out of host memory")
+                      : write_text(j->dir, ZB_WEIGHTS_INDEX, text, &j->files);
     free(text);
     json_decref(root);
     return st;
@@ -311,8 +310,7 @@ static enum zb_status make_folder(const char *path)
 static enum zb_status write_state(struct job *j)
 {
     char *text = NULL;
-    enum zb_status st =
-        zb_ckpt_state_print(&j->c->state, &j->files, &text);
+    enum zb_status st = zb_ckpt_state_print(&j->c->state, &j->files, &text);
 
     if (st == ZB_OK) {
         st = write_text(j->dir, ZB_CKPT_STATE, text, NULL);
@@ -374,8 +372,7 @@ static enum zb_status put_in_place(const struct zb_ckpt_opts *o,
 }
 
 static enum zb_status write_aside(const struct zb_ckpt_opts *o,
-                                  const struct zb_ckpt_shot *c,
-                                  const char *tmp)
+                                  const struct zb_ckpt_shot *c, const char *tmp)
 {
     struct job j = {.o = o, .c = c, .dir = tmp};
     enum zb_status st;

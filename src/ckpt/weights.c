@@ -100,7 +100,8 @@ static enum zb_status open_mapped(struct zb_weights *w, const char *index,
     const char *name;
     json_t *value;
 
-    json_object_foreach (map, name, value) {
+    json_object_foreach(map, name, value)
+    {
         const char *file = json_string_value(value);
         enum zb_status st = ZB_OK;
         char *path;
@@ -129,7 +130,8 @@ static enum zb_status check_mapped(const struct zb_weights *w,
     const char *name;
     json_t *value;
 
-    json_object_foreach (map, name, value) {
+    json_object_foreach(map, name, value)
+    {
         struct zb_weight found = zb_weights_get(w, name);
         const char *slash;
 
@@ -346,8 +348,7 @@ static void add_misfit(struct misfits *m, const char *text)
     }
 }
 
-static void print_dims(char *text, size_t size, int n_dims,
-                       const int64_t *dims)
+static void print_dims(char *text, size_t size, int n_dims, const int64_t *dims)
 {
     size_t len = (size_t)snprintf(text, size, "[");
 
@@ -449,9 +450,8 @@ static enum zb_status refuse(const struct zb_weights *w,
     }
     return text[0] == '\0'
                ? ZB_OK
-               : zb_fail(ZB_ECONFIG,
-                         "%s: the tensors do not fit the model: %s", w->path,
-                         text);
+               : zb_fail(ZB_ECONFIG, "%s: the tensors do not fit the model: %s",
+                         w->path, text);
 }
 
 enum zb_status zb_weights_check(const struct zb_weights *w,
@@ -471,8 +471,7 @@ enum zb_status zb_weights_check(const struct zb_weights *w,
             add_misfit(&missing, want[i].name);
         } else {
             const struct zb_weight *at =
-                bsearch(&found, w->entry, w->n, sizeof(found),
-                        compare_entries);
+                bsearch(&found, w->entry, w->n, sizeof(found), compare_entries);
 
             is_used[at - w->entry] = 1;
             check_one(found.tensor, &want[i], &misshapen);

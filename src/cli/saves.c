@@ -65,12 +65,11 @@ enum zb_status zbrun_saves_open(struct zbrun_saves *v,
                                 const struct zbrun_job *job, int64_t step)
 {
     const struct zb_conf_checkpoint *c = &job->conf->checkpoint;
-    const struct zb_ckpt_opts o = {.dir = c->dir,
-                                   .keep = c->keep,
-                                   .max_file_bytes = c->max_file_bytes};
+    const struct zb_ckpt_opts o = {
+        .dir = c->dir, .keep = c->keep, .max_file_bytes = c->max_file_bytes};
 
-    *v = (struct zbrun_saves){
-        .job = job, .lock = -1, .last = -1, .writing = -1};
+    *v =
+        (struct zbrun_saves){.job = job, .lock = -1, .last = -1, .writing = -1};
     if (c->dir == NULL || job->ops->is_simulated) {
         return ZB_OK;
     }

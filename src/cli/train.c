@@ -151,8 +151,7 @@ static enum zb_status take_log(const char *path, int fd, int64_t first)
     }
     return ftruncate(fd, kept_bytes(path, first)) == 0
                ? ZB_OK
-               : zb_fail(ZB_EIO, "%s: cannot write: %s", path,
-                         strerror(errno));
+               : zb_fail(ZB_EIO, "%s: cannot write: %s", path, strerror(errno));
 }
 
 static enum zb_status open_log(struct loop *l)
@@ -312,8 +311,8 @@ static enum zb_status take_step(struct loop *l, int64_t step,
     struct zb_step_result res = {.loss = 0};
     int64_t begin = zb_now_ns();
 
-    ZB_TRY(zb_dataset_batch_at(l->job->train, l->place, l->job->rows,
-                               &l->batch));
+    ZB_TRY(
+        zb_dataset_batch_at(l->job->train, l->place, l->job->rows, &l->batch));
     ZB_TRY(zbrun_job_fields(l->job, &l->batch, l->field));
     r->lr = zb_lr_at(&l->lr, step);
     if (is_due(l, step)) {
@@ -472,10 +471,8 @@ static enum zb_status do_steps(struct loop *l)
 enum zb_status zbrun_train(const struct zbrun_job *job,
                            const volatile sig_atomic_t *stop)
 {
-    struct loop l = {.job = job,
-                     .conf = job->conf,
-                     .stop = stop,
-                     .begin_ns = zb_now_ns()};
+    struct loop l = {
+        .job = job, .conf = job->conf, .stop = stop, .begin_ns = zb_now_ns()};
     enum zb_status st;
 
     if (job->resume != NULL) {

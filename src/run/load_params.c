@@ -76,8 +76,7 @@ static enum zb_status read_piece(struct zb_weight src, struct zb_piece t,
 }
 
 void zb_write_shard(const struct zb_run_plan *p, int param, int tp_rank,
-                    int64_t first, int64_t n, const zb_real *x,
-                    zb_real *whole)
+                    int64_t first, int64_t n, const zb_real *x, zb_real *whole)
 {
     struct zb_piece t[ZB_SPLIT_MAX];
     int n_pieces = zb_graph_param_pieces(p->g, param, tp_rank, t);
@@ -146,9 +145,8 @@ enum zb_status zb_worker_put_param(struct zb_worker *w, int param,
     const struct zb_run_plan *p = w->s->plan;
     int64_t n = zb_param_elems(p, param);
     void *stored = zb_alloc(zb_stored_bytes(p, n));
-    enum zb_status st = stored == NULL
-                            ? ZB_ENOMEM
-                            : put_part(w, param, 0, n, shard, stored);
+    enum zb_status st =
+        stored == NULL ? ZB_ENOMEM : put_part(w, param, 0, n, shard, stored);
 
     zb_free(stored);
     return st;
@@ -204,7 +202,8 @@ static const void *find_run(const struct zb_worker *w, int param,
     return NULL;
 }
 
-/* Copied from the file's pages: nothing is converted, and there is no master. */
+/* Copied from the file's pages: nothing is converted, and there is no master.
+ */
 static enum zb_status copy_run(struct zb_worker *w, int param, const void *run,
                                int64_t first, int64_t n)
 {
@@ -220,17 +219,14 @@ static enum zb_status load_param(struct zb_worker *w, int param, zb_real *stage,
                                  void *stored)
 {
     const struct zb_run_plan *p = w->s->plan;
-    struct zb_weight src =
-        source_of(w->s, zb_graph_param(p->g, param).name);
+    struct zb_weight src = source_of(w->s, zb_graph_param(p->g, param).name);
     int64_t n = zb_param_elems(p, param), first;
     zb_real *master;
     int has_master = zb_worker_master(w, param, &master, &first) > 0;
 
     for (int64_t at = 0; at < n; at += STAGE_ELEMS) {
         int64_t part = n - at < STAGE_ELEMS ? n - at : STAGE_ELEMS;
-        const void *run = has_master
-                              ? NULL
-                              : find_run(w, param, src, at, part);
+        const void *run = has_master ? NULL : find_run(w, param, src, at, part);
 
         if (run != NULL) {
             ZB_TRY(copy_run(w, param, run, at, part));
@@ -258,8 +254,7 @@ static enum zb_status load_moment(struct zb_worker *w, int param,
     for (int64_t at = 0; at < n; at += STAGE_ELEMS) {
         int64_t part = n - at < STAGE_ELEMS ? n - at : STAGE_ELEMS;
 
-        ZB_TRY(
-            zb_read_shard(p, param, w->tp, src, first + at, part, stage));
+        ZB_TRY(zb_read_shard(p, param, w->tp, src, first + at, part, stage));
         ZB_TRY(w->ops->copy_in(w->stream, y + at, stage,
                                (size_t)part * sizeof(*stage), name));
         ZB_TRY(w->ops->stream_sync(w->stream));

@@ -138,7 +138,8 @@ void zb_shard_to_whole(const struct zb_run_plan *p, int param, int tp_rank,
     }
 }
 
-/* ---- all of a worker ------------------------------------------------------ */
+/* ---- all of a worker ------------------------------------------------------
+ */
 
 /* Also what lies between parameters: it is summed and gathered with them. */
 static enum zb_status clear_buckets(struct zb_worker *w)

@@ -695,8 +695,7 @@ enum zb_status zb_read_shard(const struct zb_run_plan *p, int param,
 /* Copy elements [first, first + n) of tp rank's shard to where they are in the
  * whole tensor, both in host memory. */
 void zb_write_shard(const struct zb_run_plan *p, int param, int tp_rank,
-                    int64_t first, int64_t n, const zb_real *x,
-                    zb_real *whole);
+                    int64_t first, int64_t n, const zb_real *x, zb_real *whole);
 /* Values of the parameters held here, from the session's weights, or all that
  * its checkpoint has. */
 enum zb_status zb_worker_load_params(struct zb_worker *w) ZB_CHECKED;

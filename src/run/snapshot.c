@@ -117,10 +117,9 @@ static enum zb_status copy_piece(struct zb_worker *w, const struct copy *c,
         int64_t n = c->n - at < STAGE_ELEMS ? c->n - at : STAGE_ELEMS;
         int is_real = c->dtype == ZB_DTYPE_REAL;
 
-        ZB_TRY(w->ops->copy_out(w->stream,
-                                is_real ? (void *)room->stage : room->stored,
-                                c->y + (size_t)at * size, (size_t)n * size,
-                                name));
+        ZB_TRY(w->ops->copy_out(
+            w->stream, is_real ? (void *)room->stage : room->stored,
+            c->y + (size_t)at * size, (size_t)n * size, name));
         ZB_TRY(w->ops->stream_sync(w->stream));
         if (!is_real) {
             zb_dtype_load(c->dtype, n, room->stored, room->stage);
@@ -219,9 +218,8 @@ static enum zb_status copy_all(struct zb_worker *w, struct zb_ckpt_shot *shot,
 static enum zb_status do_snapshot(struct zb_worker *w, void *arg)
 {
     struct snap_arg *a = arg;
-    struct room room = {
-        .stage = zb_alloc_array(STAGE_ELEMS, sizeof(zb_real)),
-        .stored = zb_alloc_array(STAGE_ELEMS, sizeof(zb_real))};
+    struct room room = {.stage = zb_alloc_array(STAGE_ELEMS, sizeof(zb_real)),
+                        .stored = zb_alloc_array(STAGE_ELEMS, sizeof(zb_real))};
     enum zb_status st = room.stage == NULL || room.stored == NULL
                             ? ZB_ENOMEM
                             : copy_all(w, a->shot, &room);

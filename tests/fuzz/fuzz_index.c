@@ -41,9 +41,15 @@ static void make_dir(void)
 {
     static const float value[] = {1, 2, 3};
     const struct zb_st_out t[] = {
-        {.name = "x", .dtype = ZB_ST_F32, .n_dims = 1, .dims = {2},
+        {.name = "x",
+         .dtype = ZB_ST_F32,
+         .n_dims = 1,
+         .dims = {2},
          .data = value},
-        {.name = "y", .dtype = ZB_ST_F32, .n_dims = 1, .dims = {1},
+        {.name = "y",
+         .dtype = ZB_ST_F32,
+         .n_dims = 1,
+         .dims = {1},
          .data = value},
     };
 

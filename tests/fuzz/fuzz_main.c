@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Without libFuzzer: mutations of the good inputs with a fixed seed, or the
- * files that are named on the command line; or, with --seeds DIR, the good inputs
- * into a folder. ZBT_LONG: 100 times as many. */
+ * files that are named on the command line; or, with --seeds DIR, the good
+ * inputs into a folder. ZBT_LONG: 100 times as many. */
 #include "config.h"
 #include "fuzz.h"
 
@@ -34,9 +34,21 @@ static size_t below(size_t n)
 }
 
 static const char *const words[] = {
-    "-1",     "0",  "1e99", "9223372036854775807", "18446744073709551616",
-    "null",   "[]", "{}",   "\"\"",                "\"\\u0000\"",
-    "[[[[[[", "1.5", "true", "\xff\xfe",           "-0",
+    "-1",
+    "0",
+    "1e99",
+    "9223372036854775807",
+    "18446744073709551616",
+    "null",
+    "[]",
+    "{}",
+    "\"\"",
+    "\"\\u0000\"",
+    "[[[[[[",
+    "1.5",
+    "true",
+    "\xff\xfe",
+    "-0",
 };
 
 static size_t change(uint8_t *x, size_t n)

@@ -166,8 +166,7 @@ static void what_is_written_is_read(void)
         ZBT_OK(zb_ckpt_open(in_dir("step-7"), &k));
         compare(k, c);
         CU_ASSERT_EQUAL(
-            access(in_dir("step-7/model-00004-of-00004.safetensors"), F_OK),
-            0);
+            access(in_dir("step-7/model-00004-of-00004.safetensors"), F_OK), 0);
         CU_ASSERT_STRING_EQUAL(
             zb_st_find_meta(zb_weights_get(k->model, "layer.0").file, "format"),
             "pt");

@@ -207,7 +207,10 @@ static void other_layout_goes_on_from_the_same_state(void)
         {{2, 1, 1, 2, ZB_SEQ_WHOLE}, ZB_DTYPE_REAL, ZB_OPTIM_ADAMW, 1, 0},
         {{1, 4, 1, 1, ZB_SEQ_WHOLE}, ZB_DTYPE_REAL, ZB_OPTIM_ADAMW, 0, 0},
         {{1, 1, 2, 2, ZB_SEQ_ALL_TO_ALL}, ZB_DTYPE_REAL, ZB_OPTIM_ADAMW, 0, 0},
-        {{3, 2, 1, 1, ZB_SEQ_SPLIT_GATHER}, ZB_DTYPE_REAL, ZB_OPTIM_ADAMW, 1,
+        {{3, 2, 1, 1, ZB_SEQ_SPLIT_GATHER},
+         ZB_DTYPE_REAL,
+         ZB_OPTIM_ADAMW,
+         1,
          0},
     };
 
@@ -282,7 +285,8 @@ static void other_type_goes_on_from_the_masters(void)
     }
 }
 
-/* A step that was clipped is undone behind it: a snapshot has what came of it. */
+/* A step that was clipped is undone behind it: a snapshot has what came of it.
+ */
 static void snapshot_after_a_clipped_step_is_that_of_waiting(void)
 {
     static const struct setup u = {

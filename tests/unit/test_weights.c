@@ -207,9 +207,9 @@ static int check_says(const struct zb_st_out *t, size_t n,
     w = open_dir();
     st = zb_weights_check(w, want, n_want);
     zb_weights_close(w);
-    is_right = text == NULL ? st == ZB_OK
-                            : st == ZB_ECONFIG &&
-                                  strstr(zb_error_text(), text) != NULL;
+    is_right = text == NULL
+                   ? st == ZB_OK
+                   : st == ZB_ECONFIG && strstr(zb_error_text(), text) != NULL;
     if (!is_right) {
         printf("\n%d: %s", st, zb_error_text());
     }
@@ -219,9 +219,8 @@ static int check_says(const struct zb_st_out *t, size_t n,
 static void tensors_that_do_not_fit_are_named(void)
 {
     const struct zb_st_out t[] = {
-        tensor("a", 2, 3),           tensor("b", 3, 2),
-        tensor("more", 1, 1),        tensor("h.0.attn.bias", 1, 1),
-        tensor("lm_head.weight", 1, 1)};
+        tensor("a", 2, 3), tensor("b", 3, 2), tensor("more", 1, 1),
+        tensor("h.0.attn.bias", 1, 1), tensor("lm_head.weight", 1, 1)};
     const struct zb_st_out whole = {.name = "a",
                                     .dtype = ZB_ST_I32,
                                     .n_dims = 2,
@@ -245,9 +244,15 @@ static void parts_are_read_with_any_alignment(void)
     static const uint16_t half[] = {0x3c00, 0xbc00, 0x0001, 0x7c00, 0x03ff};
     static const unsigned char byte[] = {7};
     const struct zb_st_out t[] = {
-        {.name = "byte", .dtype = ZB_ST_U8, .n_dims = 1, .dims = {1},
+        {.name = "byte",
+         .dtype = ZB_ST_U8,
+         .n_dims = 1,
+         .dims = {1},
          .data = byte},
-        {.name = "half", .dtype = ZB_ST_F16, .n_dims = 1, .dims = {5},
+        {.name = "half",
+         .dtype = ZB_ST_F16,
+         .n_dims = 1,
+         .dims = {5},
          .data = half},
     };
     struct zb_weights *w;
