@@ -67,7 +67,7 @@ struct zb_ckpt_param {
 /* All of a checkpoint, in host memory, before it is written. */
 struct zb_ckpt_shot {
     struct zb_ckpt_state state;
-    char *config_json;
+    char *config_json; /* written with torch_dtype as `storage` says */
     enum zb_dtype storage; /* of the weights; not zb_real: there are masters */
     size_t n;
     struct zb_ckpt_param *param;

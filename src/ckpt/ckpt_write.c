@@ -87,6 +87,36 @@ static enum zb_status write_text(const char *dir, const char *name,
     return zb_ckpt_files_add(list, name, sum.n_bytes, zb_sum_value(&sum));
 }
 
+/* config.json says in which type the weights are, as save_pretrained() does. */
+static enum zb_status write_config(struct job *j)
+{
+    static const char *const type[] = {
+        [ZB_DTYPE_REAL] = sizeof(zb_real) == 8 ? "float64" : "float32",
+        [ZB_DTYPE_BF16] = "bfloat16",
+        [ZB_DTYPE_F16] = "float16",
+    };
+    json_error_t error;
+    json_t *root = json_loads(j->c->config_json, 0, &error);
+    char *text = NULL;
+    enum zb_status st;
+
+    if (root == NULL) {
+        return zb_fail(ZB_EINVAL, "config.json: line %d: %s", error.line,
+                       error.text);
+    }
+    json_object_del(root, "dtype"); /* the same in newer versions */
+    if (json_object_set_new(root, "torch_dtype",
+                            json_string(type[j->c->storage])) == 0) {
+        text = json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS |
+                                    JSON_REAL_PRECISION(17));
+    }
+    json_decref(root);
+    st = text == NULL ? zb_fail(ZB_ENOMEM, "out of host memory")
+                      : write_text(j->dir, ZB_CKPT_CONFIG, text, &j->files);
+    free(text);
+    return st;
+}
+
 /* ---- tensors ------------------------------------------------------------- */
 
 static enum zb_status write_tensors(struct job *j, const char *name,
@@ -329,7 +359,7 @@ static enum zb_status write_all(struct job *j)
         st = make_folder(state);
     }
     if (st == ZB_OK) {
-        st = write_text(j->dir, ZB_CKPT_CONFIG, j->c->config_json, &j->files);
+        st = write_config(j);
     }
     if (st == ZB_OK) {
         st = write_weights(j);

@@ -148,6 +148,18 @@ static void compare(const struct zb_ckpt *k, const struct zb_ckpt_shot *c)
     }
 }
 
+static int config_says(const char *type)
+{
+    FILE *f = fopen(in_dir("step-7/config.json"), "r");
+    char text[256] = "", want[64];
+
+    CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+    CU_ASSERT(fread(text, 1, sizeof(text) - 1, f) > 0);
+    fclose(f);
+    snprintf(want, sizeof(want), "\"torch_dtype\": %s", type);
+    return strstr(text, want) != NULL && strstr(text, "\"none\"") != NULL;
+}
+
 static void what_is_written_is_read(void)
 {
     static const enum zb_dtype storage[] = {ZB_DTYPE_REAL, ZB_DTYPE_BF16,
@@ -167,6 +179,10 @@ static void what_is_written_is_read(void)
         compare(k, c);
         CU_ASSERT_EQUAL(
             access(in_dir("step-7/model-00004-of-00004.safetensors"), F_OK), 0);
+        CU_ASSERT(config_says(i == 0   ? sizeof(zb_real) == 8 ? "\"float64\""
+                                                              : "\"float32\""
+                              : i == 1 ? "\"bfloat16\""
+                                       : "\"float16\""));
         CU_ASSERT_STRING_EQUAL(
             zb_st_find_meta(zb_weights_get(k->model, "layer.0").file, "format"),
             "pt");
