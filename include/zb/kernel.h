@@ -246,9 +246,13 @@ struct zb_k_attention_fwd {
     int64_t whole, n_padding, q_first, k_first;
     int64_t first_head; /* head 0 is this one of the model: for dropout */
     int causal;
+    int64_t window; /* with causal: query i sees no key before i - window + 1;
+                       0: it sees all */
     double scale, dropout;
     struct zb_k_philox philox;
     const int32_t *key_mask; /* [batch, whole] or NULL */
+    const zb_real *slopes;   /* [heads of the model] or NULL: (j - i) times the
+                                slope of the head is added to a scaled score */
     enum zb_dtype dtype;     /* of all but lse */
     const void *q, *k, *v;
     int64_t q_batch, k_batch, v_batch; /* strides of batch */

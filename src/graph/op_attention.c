@@ -113,6 +113,13 @@ static int has_attention_shapes(const struct zb_graph *g,
         q->dim[3] < 1 || k->dim[2] < 1 || q->dim[2] % k->dim[2] != 0) {
         return 0;
     }
+    if (zb_op_has_in(op, 4)) {
+        const struct zb_shape *slopes = zb_op_shape(g, op, 4);
+
+        if (slopes->n_dims != 1 || slopes->dim[0] < q->dim[2]) {
+            return 0;
+        }
+    }
     if (zb_op_has_in(op, 3)) {
         const struct zb_shape *mask = zb_op_shape(g, op, 3);
 
@@ -138,6 +145,11 @@ static int attention_shape(struct zb_graph *g, struct zb_op *op,
                          zb_op_has_in(op, 3)
                              ? zb_shape_text(zb_op_shape(g, op, 3)).s
                              : "");
+        return -1;
+    }
+    if (o->window < 0 || (o->window > 0 && !o->causal)) {
+        zb_graph_mistake(g, op, "a window of %lld%s", (long long)o->window,
+                         o->causal ? "" : " without causality");
         return -1;
     }
     if (!isfinite(o->scale) || !(o->dropout >= 0 && o->dropout < 1)) {
@@ -220,7 +232,20 @@ int zb_ring_attention_shape(struct zb_graph *g, struct zb_op *op)
  * computed again). */
 int zb_attention_variant(const struct zb_op *op)
 {
-    return 2 * op->u.attention.causal + (op->u.attention.dropout > 0);
+    const struct zb_attn_opts *o = &op->u.attention;
+
+    return 4 * (int)(o->window < INT32_MAX / 4 ? o->window : 0) +
+           2 * o->causal + (o->dropout > 0);
+}
+
+/* Of so many keys, those that a query sees in the mean. */
+static double keys_seen(const struct zb_attn_opts *o, double keys)
+{
+    double window = o->window > 0 && (double)o->window < keys
+                        ? (double)o->window
+                        : keys;
+
+    return o->causal ? window * (1 - window / (2 * keys)) : keys;
 }
 
 static struct zb_flops attention_flops(const struct zb_graph *g,
@@ -228,8 +253,8 @@ static struct zb_flops attention_flops(const struct zb_graph *g,
                                        const struct zb_bind *bind, int64_t keys)
 {
     struct zb_shape q = zb_shape_bind(zb_op_shape(g, op, 0), bind);
-    double product = 2.0 * (double)zb_shape_elems(&q) * (double)keys *
-                     (op->u.attention.causal ? 0.5 : 1.0);
+    double product = 2.0 * (double)zb_shape_elems(&q) *
+                     keys_seen(&op->u.attention, (double)keys);
     struct zb_flops cost = {2 * product, 5 * product, 0};
 
     return cost;
@@ -286,10 +311,12 @@ struct zb_k_attention_fwd zb_attention_params(const struct zb_emit *e)
         .head_dim = q->shape.dim[3],
         .first_head = first_head(e),
         .causal = o->causal,
+        .window = o->window,
         .scale = o->scale,
         .dropout = e->run->is_training ? o->dropout : 0.0,
         .philox = zb_emit_philox(e),
         .key_mask = e->in[3].data,
+        .slopes = e->in[4].data,
         .dtype = q->dtype,
         .q = q->data,
         .k = k->data,

@@ -92,10 +92,23 @@ static void touch_inputs(const struct ring *r, const struct pair *at)
     zb_emit_touch_view(e, &e->in[0], ZB_READ);
     zb_emit_touch(e, at->block, (size_t)r->kv_elems * r->elem, ZB_READ);
     zb_emit_touch_view(e, &e->in[3], ZB_READ);
+    zb_emit_touch_view(e, &e->in[4], ZB_READ);
     if (r->whole.dropout > 0) {
         zb_emit_touch(e, r->whole.philox.sample,
                       (size_t)r->whole.batch * sizeof(int64_t), ZB_READ);
     }
+}
+
+/* Whether a query of the piece sees any key of the other by its place. */
+static int is_seen(const struct ring *r, const struct pair *at)
+{
+    int64_t q = first_row(r, r->rank, at->q), k = first_row(r, at->from, at->k);
+
+    if (!r->whole.causal) {
+        return 1;
+    }
+    return k <= q && (r->whole.window == 0 ||
+                      k + r->len - 1 >= q - r->whole.window + 1);
 }
 
 /* Call `fn` for every pair of pieces of which queries see keys, as the blocks
@@ -122,8 +135,7 @@ static enum zb_status walk(struct ring *r, const struct zb_view *kv,
         for (int i = 0; i < 4; i++) {
             at.q = i / 2;
             at.k = i % 2;
-            if (r->whole.causal &&
-                first_row(r, at.from, at.k) > first_row(r, r->rank, at.q)) {
+            if (!is_seen(r, &at)) {
                 continue;
             }
             at.is_first = n_seen[at.q]++ == 0;

@@ -97,12 +97,14 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     [ZB_OP_attention] = {
         ROW(attention),
         .flags = ZB_OP_DRAWS,
-        .n_in = 4,
+        .n_in = 5,
         .in = {{"q", ZB_IN_GRAD | ZB_IN_B, ZB_NEED_HEADS},
                {"k", ZB_IN_GRAD | ZB_IN_B, ZB_NEED_HEADS},
                {"v", ZB_IN_GRAD | ZB_IN_B, ZB_NEED_HEADS},
                {"key_mask",
                 ZB_IN_DATA | ZB_IN_I32 | ZB_IN_OPTIONAL | ZB_IN_B,
+                ZB_NEED_DENSE},
+               {"slopes", ZB_IN_CONST | ZB_IN_OPTIONAL | ZB_IN_B,
                 ZB_NEED_DENSE}},
         .out_b = 3, /* out, lse */
         .variant = zb_attention_variant,
@@ -113,12 +115,14 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
     [ZB_OP_ring_attention] = {
         ROW(ring_attention),
         .flags = ZB_OP_DRAWS,
-        .n_in = 4,
+        .n_in = 5,
         .in = {{"q", ZB_IN_GRAD | ZB_IN_B, ZB_NEED_HEADS},
                {"k", ZB_IN_GRAD, ZB_NEED_HEADS},
                {"v", ZB_IN_GRAD, ZB_NEED_HEADS},
                {"key_mask",
                 ZB_IN_DATA | ZB_IN_I32 | ZB_IN_OPTIONAL | ZB_IN_B,
+                ZB_NEED_DENSE},
+               {"slopes", ZB_IN_CONST | ZB_IN_OPTIONAL | ZB_IN_B,
                 ZB_NEED_DENSE}},
         .out_b = 7, /* out, lse, keys and values */
         .variant = zb_attention_variant,

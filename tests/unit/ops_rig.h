@@ -29,7 +29,7 @@
 #endif
 
 /* Lists of buffers a launch writes (or updates) and reads. */
-enum { OPS_MOST = 8 };
+enum { OPS_MOST = 9 };
 #define OPS_OUT(...) ((void *const[OPS_MOST]){__VA_ARGS__})
 #define OPS_IN(...) ((const void *const[OPS_MOST]){__VA_ARGS__})
 

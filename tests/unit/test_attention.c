@@ -14,6 +14,18 @@
 
 static const char *backend;
 
+/* Which keys count, and how much: what each shape is run with. */
+struct sight {
+    int64_t window; /* only where causal */
+    int has_slopes;
+};
+
+static struct sight sight;
+
+static const struct sight sights[] = {
+    {0, 0}, {0, 1}, {2, 0}, {5, 0}, {64, 1}, {70, 0},
+};
+
 struct shape {
     int64_t batch, seq, q_heads, kv_heads, dim;
     int causal, has_mask, is_packed;
@@ -34,8 +46,10 @@ struct setup {
     double *q, *k, *v, *dout, *out, *lse, *dq, *dk, *dv;
     int32_t mask[2048];
     int64_t sample[16];
+    double slopes[16];
     int64_t *sample_dev;
     int32_t *mask_dev;
+    zb_real *slopes_dev;
     zb_real *dout_dev, *dq_dev, *dk_dev, *dv_dev;
     struct zb_k_attention_fwd p;
     void *const *grads;
@@ -134,6 +148,7 @@ static void make(struct setup *u, const struct shape *s,
         .k_first = u->part.k_first, .n_padding = u->part.n_padding,
         .first_head = u->part.first_head, .q_heads = s->q_heads,
         .kv_heads = s->kv_heads, .head_dim = s->dim, .causal = s->causal,
+        .window = s->causal ? sight.window : 0,
         .scale = 1.7 / sqrt((double)s->dim), .dropout = s->dropout};
     set_strides(u);
     u->q_n = rows * p->q_row;
@@ -150,6 +165,9 @@ static void make(struct setup *u, const struct shape *s,
     make_mask(u);
     for (int64_t b = 0; b < s->batch; b++) {
         u->sample[b] = 1000 + 7 * b;
+    }
+    for (int h = 0; h < 16; h++) {
+        u->slopes[h] = sight.has_slopes ? 0.5 / (h + 1) : 0;
     }
     p->philox.seed = 42;
     p->philox.step = 3;
@@ -176,6 +194,8 @@ static void upload(struct setup *u)
     p->philox.sample = u->sample_dev;
     u->mask_dev = ops_bytes((size_t)(s->batch * u->part.whole) * 4, u->mask);
     p->key_mask = s->has_mask ? u->mask_dev : NULL;
+    u->slopes_dev = ops_reals(16, u->slopes);
+    p->slopes = sight.has_slopes ? u->slopes_dev : NULL;
     u->dout_dev = ops_reals(u->out_n, u->dout);
 }
 
@@ -184,6 +204,11 @@ static int is_allowed(const struct setup *u, int64_t i, int64_t j)
 {
     return (!u->s.causal || j <= i) &&
            j < u->part.whole - u->part.n_padding;
+}
+
+static int is_in_window(const struct setup *u, int64_t i, int64_t j)
+{
+    return u->p.window == 0 || j > i - u->p.window;
 }
 
 static int is_dead_query(const struct setup *u, int64_t b, int64_t i)
@@ -201,7 +226,7 @@ static int is_dead_query(const struct setup *u, int64_t b, int64_t i)
 
 /* Softmax weights of query (b, h, i): w[kv_seq]; returns their lse. A query
  * whose keys are all masked weighs all that causality allows alike; one without
- * a key in this part has no weights. */
+ * a key in this part, or in its window, has no weights. */
 static double weights(const struct setup *u, int64_t b, int64_t h, int64_t i,
                       double *w, int *is_dead)
 {
@@ -217,8 +242,13 @@ static double weights(const struct setup *u, int64_t b, int64_t h, int64_t i,
             dot += u->q[at(u, u->p.q_row, b, i, h, d)] *
                    u->k[key_at(u, u->p.k_row, b, j, kv, d)];
         }
-        w[j] = *is_dead ? 0 : dot * u->p.scale;
+        w[j] = *is_dead ? 0
+                        : dot * u->p.scale +
+                              u->slopes[u->part.first_head + h] *
+                                  (double)(u->part.k_first + j -
+                                           u->part.q_first - i);
         if (!is_allowed(u, u->part.q_first + i, u->part.k_first + j) ||
+            !is_in_window(u, u->part.q_first + i, u->part.k_first + j) ||
             (!*is_dead && s->has_mask &&
              u->mask[b * u->part.whole + u->part.k_first + j] == 0)) {
             w[j] = -INFINITY;
@@ -317,7 +347,8 @@ static void run_forward(void *ctx)
 
     ops_run(ZB_K_attention_fwd, p, OPS_OUT(p->out, p->lse),
             OPS_IN(p->q, u->s.is_packed ? NULL : p->k,
-                   u->s.is_packed ? NULL : p->v, u->sample_dev, u->mask_dev));
+                   u->s.is_packed ? NULL : p->v, u->sample_dev, u->mask_dev,
+                   u->slopes_dev));
 }
 
 static struct zb_k_attention_bwd backward_params(struct setup *u)
@@ -358,10 +389,10 @@ static void run_backward(struct setup *u)
                     s->is_packed ? NULL : u->dv_dev),
             OPS_IN(p->q, s->is_packed ? NULL : p->k,
                    s->is_packed ? NULL : p->v, p->out, p->lse, u->dout_dev,
-                   u->sample_dev, u->mask_dev));
+                   u->sample_dev, u->mask_dev, u->slopes_dev));
 }
 
-/* Queries without a key in this part: any finite output will do, and an lse
+/* Queries without a key in this part or window: any finite output will do, and an lse
  * next to which every other counts. */
 static void settle_keyless(struct setup *u)
 {
@@ -396,9 +427,7 @@ static void check_shape(const struct shape *s, const struct part *part)
     upload(&u);
     reference(&u);
     run_forward(&u);
-    if (part != NULL) {
-        settle_keyless(&u);
-    }
+    settle_keyless(&u);
     ops_expect("out", u.p.out, u.out_n, u.out, tol);
     ops_expect("lse", u.p.lse, s->batch * s->q_heads * s->seq, u.lse, tol);
     if (part != NULL) {
@@ -416,16 +445,20 @@ static void check_shape(const struct shape *s, const struct part *part)
 
 static void forward_and_backward_agree_with_formula(void)
 {
-    for (size_t i = 0; i < ZB_COUNT_OF(shapes); i++) {
-        ops_open(backend, 1);
-        check_shape(&shapes[i], NULL);
-        ops_close();
+    for (size_t k = 0; k < ZB_COUNT_OF(sights); k++) {
+        sight = sights[k];
+        for (size_t i = 0; i < ZB_COUNT_OF(shapes); i++) {
+            ops_open(backend, 1);
+            check_shape(&shapes[i], NULL);
+            ops_close();
+        }
+        for (size_t i = 0; i < ZB_COUNT_OF(partial); i++) {
+            ops_open(backend, 1);
+            check_shape(&partial[i].s, &partial[i].part);
+            ops_close();
+        }
     }
-    for (size_t i = 0; i < ZB_COUNT_OF(partial); i++) {
-        ops_open(backend, 1);
-        check_shape(&partial[i].s, &partial[i].part);
-        ops_close();
-    }
+    sight = sights[0];
 }
 
 /* ---- by parts ------------------------------------------------------------ */
@@ -477,7 +510,7 @@ static void run_part(const struct parts *c, int a, int b, int is_first)
                      : OPS_OUT(c->more, c->more_lse),
             OPS_IN(u->p.q, u->s.is_packed ? NULL : u->p.k,
                    u->s.is_packed ? NULL : u->p.v, u->sample_dev,
-                   u->mask_dev));
+                   u->mask_dev, u->slopes_dev));
     if (!is_first) {
         ops_run(ZB_K_attention_merge, &m, OPS_OUT(u->p.out, u->p.lse),
                 OPS_IN(c->more, c->more_lse));
@@ -503,7 +536,7 @@ static void run_part_backward(const struct parts *c, int a, int b,
                     u->s.is_packed ? NULL : u->dv_dev),
             OPS_IN(u->p.q, u->s.is_packed ? NULL : u->p.k,
                    u->s.is_packed ? NULL : u->p.v, u->p.out, u->p.lse,
-                   u->dout_dev, u->sample_dev, u->mask_dev));
+                   u->dout_dev, u->sample_dev, u->mask_dev, u->slopes_dev));
 }
 
 /* Keys from the last part to the first: some queries see none at first. */
@@ -527,6 +560,7 @@ static void check_parts(const struct shape *s)
             run_part(&c, a, b, b == N_PARTS - 1);
         }
     }
+    settle_keyless(&u);
     ops_expect("out", u.p.out, u.out_n, u.out, tol);
     ops_expect("lse", u.p.lse, s->batch * s->q_heads * s->seq, u.lse, tol);
     bwd = backward_params(&u);
@@ -544,13 +578,17 @@ static void check_parts(const struct shape *s)
 
 static void parts_merge_to_the_whole(void)
 {
-    for (size_t i = 0; i < ZB_COUNT_OF(shapes); i++) {
-        if (shapes[i].seq > 3) {
+    for (size_t i = 0; i < ZB_COUNT_OF(shapes) * ZB_COUNT_OF(sights); i++) {
+        const struct shape *s = &shapes[i % ZB_COUNT_OF(shapes)];
+
+        sight = sights[i / ZB_COUNT_OF(shapes)];
+        if (s->seq > 3) {
             ops_open(backend, 1);
-            check_parts(&shapes[i]);
+            check_parts(s);
             ops_close();
         }
     }
+    sight = sights[0];
 }
 
 static void gradients_agree_with_central_differences(void)

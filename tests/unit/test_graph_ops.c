@@ -148,6 +148,32 @@ static int op_attention_dropout(struct ctx *k, int x)
     return attend(k, x, 1, 0.4, k->mask);
 }
 
+static int op_attention_window(struct ctx *k, int x)
+{
+    const struct zb_attn_opts opts = {
+        .causal = 1, .scale = 0.9, .key_mask = ZB_G_NONE, .window = 2};
+
+    return zb_g_attention(k->g, heads(k, x, 0, 2), heads(k, x, 4, 1),
+                          heads(k, x, 6, 1), &opts);
+}
+
+static int op_attention_slopes(struct ctx *k, int x)
+{
+    static const zb_real slope[] = {0.5F, 0.125F};
+    const int64_t two = 2;
+    const struct zb_attn_opts opts = {
+        .causal = 1,
+        .scale = 0.9,
+        .dropout = 0.4,
+        .key_mask = k->mask,
+        .slopes = zb_g_const(k->g, "slopes", 1, &two, slope),
+        .has_slopes = 1,
+    };
+
+    return zb_g_attention(k->g, heads(k, x, 0, 2), heads(k, x, 4, 1),
+                          heads(k, x, 6, 1), &opts);
+}
+
 static int op_act_silu(struct ctx *k, int x)
 {
     return zb_g_act(k->g, x, ZB_ACT_SILU);
@@ -227,6 +253,8 @@ static const struct {
     {"attention_causal", op_attention_causal, 0},
     {"attention_masked", op_attention_masked, 0},
     {"attention_dropout", op_attention_dropout, 0},
+    {"attention_window", op_attention_window, 0},
+    {"attention_slopes", op_attention_slopes, 0},
     {"act_silu", op_act_silu, 0},
     {"act_gelu_tanh", op_act_gelu_tanh, 0},
     {"act_gelu_erf", op_act_gelu_erf, 0},

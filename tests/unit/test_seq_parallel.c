@@ -308,11 +308,14 @@ static void two_runs_have_the_same_bits(void)
 struct attn_case {
     int n_q, n_kv, causal, has_mask;
     int is_woven; /* heads of q, k and v lie between each other */
+    int64_t window;
+    int has_slopes;
 };
 
 static const struct attn_case attns[] = {
-    {8, 4, 0, 0, 0}, {4, 4, 0, 1, 0}, {8, 2, 1, 1, 0},
-    {4, 1, 0, 1, 0}, {8, 8, 1, 0, 1},
+    {8, 4, 0, 0, 0, 0, 0}, {4, 4, 0, 1, 0, 0, 0}, {8, 2, 1, 1, 0, 0, 1},
+    {4, 1, 0, 1, 0, 0, 0}, {8, 8, 1, 0, 1, 0, 0}, {4, 2, 1, 0, 0, 3, 0},
+    {8, 8, 1, 0, 1, 7, 1}, {4, 4, 0, 0, 0, 0, 1},
 };
 
 enum { CLASSES = 32, WIDTH = 6 };
@@ -353,7 +356,12 @@ static struct zb_graph *attention_graph(const struct attn_case *c,
     const int64_t w[] = {(c->n_q + 2 * c->n_kv) * (CLASSES / c->n_q), WIDTH};
     const struct zb_param_opts normal = {.init = ZB_INIT_NORMAL, .std = 1};
     struct zb_attn_opts o = {.causal = c->causal, .scale = 0.6,
-                             .dropout = 0.25, .key_mask = ZB_G_NONE};
+                             .dropout = 0.25, .key_mask = ZB_G_NONE,
+                             .window = c->window,
+                             .has_slopes = c->has_slopes};
+    const zb_real slope[] = {0.5F,   0.25F, 0.125F, 0.06F,
+                             -0.03F, 0.7F,  0.35F,  0.1F};
+    const int64_t n_slopes = c->n_q;
     struct zb_graph *g;
     int ids, labels, x, qkv[3];
 
@@ -363,6 +371,7 @@ static struct zb_graph *attention_graph(const struct attn_case *c,
     if (c->has_mask) {
         o.key_mask = zb_g_data(g, "mask", ZB_DTYPE_I32, 2, keys);
     }
+    o.slopes = zb_g_const(g, "slopes", 1, &n_slopes, slope);
     zb_g_layer(g, "all");
     x = zb_g_embedding(g, ids, zb_g_param(g, "table", 2, table, &normal), -1);
     x = zb_g_linear(g, x, zb_g_param(g, "w", 2, w, &normal), ZB_G_NONE, 0);

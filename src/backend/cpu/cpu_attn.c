@@ -16,6 +16,11 @@ static int64_t min_of(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+static int64_t max_of(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 int64_t zb_attn_q_at(const struct attn_tile *t)
 {
     return t->b * t->p->q_batch + t->i0 * t->p->q_row + t->h * t->p->q_head;
@@ -119,6 +124,11 @@ void zb_attn_tile_init(struct attn_tile *t, const struct zb_k_attention_fwd *p,
     if (p->causal) {
         t->n_keys = min_of(t->n_keys, t->last + t->n);
     }
+    t->first = 0;
+    if (p->window > 0 && t->last - p->window + 1 > 0) {
+        t->first = t->last - p->window + 1;
+    }
+    t->slope = p->slopes != NULL ? p->slopes[p->first_head + h] : ZB_R(0);
     t->mask = NULL;
     t->n_dead = 0;
     if (p->key_mask != NULL) {
@@ -129,7 +139,7 @@ void zb_attn_tile_init(struct attn_tile *t, const struct zb_k_attention_fwd *p,
 
 int zb_attn_first_block(const struct attn_tile *t, struct attn_block *k)
 {
-    k->j0 = 0;
+    k->j0 = t->first;
     k->n = 0;
     return zb_attn_next_block(t, k);
 }
@@ -182,6 +192,29 @@ static void forbid(const struct attn_tile *t, const struct attn_block *k,
                 row[i] = ATTN_NEVER;
             }
         }
+        if (t->p->window > 0) {
+            int64_t end = k->j0 + j - t->last + t->p->window;
+
+            for (int64_t i = max_of(end, k->skip); i < t->n_pad; i++) {
+                row[i] = ATTN_NEVER;
+            }
+        }
+    }
+}
+
+/* The head's slope times how far a key is behind the query; nothing for queries
+ * that weigh all keys the same. */
+static void add_slopes(const struct attn_tile *t, const struct attn_block *k,
+                       zb_real *s)
+{
+    int64_t first = max_of(k->skip, t->n_dead);
+
+    for (int64_t j = 0; j < k->n; j++) {
+        zb_real *row = s + j * ATTN_QUERIES;
+
+        for (int64_t i = first; i < t->n_pad; i++) {
+            row[i] += t->slope * (zb_real)(k->j0 + j - t->last - i);
+        }
     }
 }
 
@@ -191,7 +224,10 @@ void zb_attn_scores(const struct attn_tile *t, const struct attn_block *k,
     zb_tile_gemm(k->n, t->n_pad - k->skip, t->p->head_dim,
                  (struct zb_tile_a){keys.ptr, keys.row, 1}, qt + k->skip,
                  ATTN_QUERIES, s + k->skip, ATTN_QUERIES, 0);
-    if (t->mask != NULL || k->is_diagonal) {
+    if (t->slope != 0) {
+        add_slopes(t, k, s);
+    }
+    if (t->mask != NULL || k->is_diagonal || t->p->window > 0) {
         forbid(t, k, s);
     }
 }
@@ -297,7 +333,7 @@ static void add_block(const struct attn_tile *t, const struct attn_block *k,
             }
         }
     }
-    for (int64_t d = 0; k->j0 > 0 && d < p->head_dim; d++) {
+    for (int64_t d = 0; k->j0 > t->first && d < p->head_dim; d++) {
         zb_real *row = ot + d * ATTN_QUERIES + k->skip;
         const zb_real *shrink = w->shrink + k->skip;
 
@@ -328,7 +364,8 @@ static void finish(const struct attn_tile *t, zb_real *ot,
         lse[i] = w->top[i] + zb_log(w->sum[i]);
     }
     ZB_EACH(i, t->n_pad) {
-        w->shrink[i] = ZB_R(1) / w->sum[i];
+        w->shrink[i] =
+            w->top[i] < ATTN_NONE ? ZB_R(0) : ZB_R(1) / w->sum[i];
     }
     for (int64_t d = 0; d < p->head_dim; d++) {
         ZB_EACH(i, t->n_pad) {

@@ -29,8 +29,10 @@
 #define ATTN_DRAWN (ATTN_KEYS + 8)
 
 /* The score of a key that a query may not see: far below any true score, but a
- * number, so that no difference of scores is undefined. */
+ * number, so that no difference of scores is undefined. A query that sees no
+ * key at all has a maximum (and lse) below ATTN_NONE. */
 #define ATTN_NEVER ZB_R(-1e30)
+#define ATTN_NONE ZB_R(-1e29)
 
 /* One tile of queries of one head of one sample. */
 struct attn_tile {
@@ -42,6 +44,8 @@ struct attn_tile {
     int64_t n_keys; /* its queries see none of the keys from here on */
     int64_t last;   /* the last key that causality shows to query 0; may be
                        negative, or past the keys */
+    int64_t first;  /* no query sees a key before this (a window's first) */
+    zb_real slope;  /* of the head, by distance; 0: none */
     const int32_t *mask; /* of the sample's keys, or NULL */
 };
 
@@ -95,7 +99,7 @@ void zb_attn_query_scales(const struct attn_tile *t, zb_real *factor);
 void zb_attn_load_columns(const struct attn_tile *t, struct attn_rows x,
                           zb_real *dst);
 
-/* s = K q, and never where a query may not see a key. qt: [d][ATTN_QUERIES],
+/* s = K q and what distance adds, and never where a query may not see a key. qt: [d][ATTN_QUERIES],
  * scaled; s: [ATTN_KEYS][ATTN_QUERIES]. */
 void zb_attn_scores(const struct attn_tile *t, const struct attn_block *k,
                     struct attn_rows keys, const zb_real *qt, zb_real *s);

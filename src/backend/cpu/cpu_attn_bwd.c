@@ -123,7 +123,10 @@ static void load_tile(const struct attn_tile *t,
             }
         }
         w->delta[i] = sum;
-        w->lse[i] = i < t->n ? lse[i] : ZB_R(0);
+        /* A query without a key weighs nothing. */
+        w->lse[i] = i >= t->n          ? ZB_R(0)
+                    : lse[i] < ATTN_NONE ? -ATTN_NEVER
+                                         : lse[i];
     }
     memset(o->dqt, 0, (size_t)p->head_dim * ATTN_QUERIES * sizeof(zb_real));
 }

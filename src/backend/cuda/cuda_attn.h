@@ -60,6 +60,7 @@ struct attn_items {
 /* What a head's rows have in common. */
 struct attn_rule {
     int64_t shift;  /* causal: query i sees keys up to i + shift */
+    int64_t window; /* and of those so many; 0: all */
     int64_t n_keys; /* keys from here on are none */
     int64_t live;   /* queries before this see no key by the key mask */
     const int32_t *mask; /* of key 0 of the sample, or NULL */
@@ -68,6 +69,8 @@ struct attn_rule {
 /* Queries i0 + q and keys j0 + k of a pair of tiles. */
 struct attn_pair {
     int diag;   /* q sees k up to q + diag */
+    int low;    /* and from q + low on */
+    int apart;  /* key j0 is so far behind (positive) query i0, for slopes */
     int n_keys; /* k from here on are none */
     int n_dead; /* q before this see no key by the key mask */
     int is_full; /* every q sees every k */
@@ -147,6 +150,7 @@ ZB_KERN_FN struct attn_rule attn_rule_of(const struct zb_k_attention_fwd *p,
     int64_t live;
 
     rule.shift = p->q_first - p->k_first;
+    rule.window = p->causal ? p->window : 0;
     rule.n_keys = n_keys - p->k_first;
     rule.n_keys = rule.n_keys < p->kv_seq ? rule.n_keys : p->kv_seq;
     rule.mask = NULL;
@@ -170,6 +174,21 @@ ZB_KERN_FN int64_t attn_keys_of(const struct zb_k_attention_fwd *p,
     return p->causal && n < rule->n_keys ? n : rule->n_keys;
 }
 
+/* The first key that query i sees by its window, in whole tiles of n. */
+ZB_KERN_FN int64_t attn_first_key(const struct attn_rule *rule, int64_t i,
+                                  int n)
+{
+    int64_t j = i + rule->shift - rule->window + 1;
+
+    return rule->window > 0 && j > 0 ? j / n * n : 0;
+}
+
+/* The slope of query head h by distance; 0: none. */
+ZB_KERN_FN zb_real attn_slope(const struct zb_k_attention_fwd *p, int64_t h)
+{
+    return p->slopes != NULL ? p->slopes[p->first_head + h] : ZB_R(0);
+}
+
 ZB_KERN_FN struct attn_pair attn_pair_of(const struct zb_k_attention_fwd *p,
                                          const struct attn_rule *rule,
                                          int64_t i0, int64_t j0, int most)
@@ -177,9 +196,16 @@ ZB_KERN_FN struct attn_pair attn_pair_of(const struct zb_k_attention_fwd *p,
     struct attn_pair t;
 
     t.diag = p->causal ? attn_clip(i0 + rule->shift - j0, -most, most) : most;
+    t.low = -most;
+    if (rule->window > 0) {
+        t.low = attn_clip(i0 + rule->shift - j0 - rule->window + 1, -most,
+                          most);
+    }
+    t.apart = (int)(j0 - i0 - rule->shift);
     t.n_keys = attn_clip(rule->n_keys - j0, 0, most);
     t.n_dead = attn_clip(rule->live - i0, 0, most);
-    t.is_full = t.diag >= most && t.n_keys >= most && rule->mask == NULL;
+    t.is_full = t.diag >= most && t.low <= -most && t.n_keys >= most &&
+                rule->mask == NULL;
     return t;
 }
 
@@ -187,7 +213,8 @@ ZB_KERN_FN struct attn_pair attn_pair_of(const struct zb_k_attention_fwd *p,
 ZB_KERN_FN int attn_sees(const struct attn_pair *t, int q, int k,
                          const unsigned char *shown)
 {
-    return k < t->n_keys && k <= q + t->diag && (shown[k] || q < t->n_dead);
+    return k < t->n_keys && k <= q + t->diag && k >= q + t->low &&
+           (shown[k] || q < t->n_dead);
 }
 
 ZB_KERN_FN struct attn_drop attn_drop_of(const struct zb_k_attention_fwd *p,

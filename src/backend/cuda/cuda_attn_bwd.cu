@@ -173,7 +173,7 @@ ZB_KERN_FN void bwd_load_stats(const struct bwd_args &a, int64_t b, int64_t h,
 /* s and d become p (of dv: where kept) and e. */
 template <class T, int D, int N, bool OF_KEYS>
 ZB_KERN_FN void bwd_weigh(struct zb_acc<N> &s, struct zb_acc<N> &d, int first,
-                          zb_real scale, zb_real keep,
+                          zb_real scale, zb_real slope, zb_real keep,
                           const struct attn_pair &pair, int lead,
                           const struct bwd_room<T, D, N, OF_KEYS> *room)
 {
@@ -194,6 +194,9 @@ ZB_KERN_FN void bwd_weigh(struct zb_acc<N> &s, struct zb_acc<N> &d, int first,
                 zb_real dp = d.x[n][r][c];
                 int is_kept = 1;
 
+                if (slope != 0 && !is_dead) {
+                    p += slope * (zb_real)(pair.apart + k - q);
+                }
                 p = bwd_exp<T>(p - room->lse[q]);
                 if (!pair.is_full && !attn_sees(&pair, q, k, room->shown)) {
                     p = 0;
@@ -282,7 +285,8 @@ ZB_KERN_FN void bwd_visit(const struct bwd_args &a,
         if (16 * w < item.at.n) {
             bwd_weigh<T, D, N, OF_KEYS>(s[ZB_WARP_AT(w)], d[ZB_WARP_AT(w)],
                                         16 * w, (zb_real)f.scale,
-                                        item.drop.keep, pair, lead, room);
+                                        attn_slope(&f, h), item.drop.keep,
+                                        pair, lead, room);
             zb_mma_pb<T, D, N>(mine.sum[0], d[ZB_WARP_AT(w)], room->visit[0],
                                ld, n_cols, n_used);
             if constexpr (OF_KEYS) {
@@ -308,8 +312,13 @@ ZB_KERN_FN void bwd_head(const struct bwd_args &a, int64_t h, int is_first,
         if (f.causal && own > item.rule.shift) {
             i = (own - item.rule.shift) / N * N;
         }
+        if (item.rule.window > 0 &&
+            own + item.at.n - item.rule.shift + item.rule.window - 1 < end) {
+            end = own + item.at.n - item.rule.shift + item.rule.window - 1;
+        }
     } else {
         end = attn_keys_of(&f, &item.rule, own + item.at.n - 1);
+        i = attn_first_key(&item.rule, own, N);
     }
     for (; i < end; i += N) {
         bwd_visit<T, D, N, OF_KEYS>(a, h, i, is_first, held, room);

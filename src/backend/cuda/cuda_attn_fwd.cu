@@ -77,18 +77,23 @@ ZB_KERN_FN void fwd_load_kv(const struct fwd_args &a, const void *x,
 /* s = scaled scores, or never; the new maximum. */
 template <class T, int D, int N>
 ZB_KERN_FN zb_real fwd_score(struct zb_acc<N> &s, int r, int q, zb_real top,
-                             zb_real scale, const struct attn_pair &pair,
+                             zb_real scale, zb_real slope,
+                             const struct attn_pair &pair,
                              const struct fwd_room<T, D, N> *room)
 {
     scale = q < pair.n_dead ? ZB_R(0) : scale;
+    slope = q < pair.n_dead ? ZB_R(0) : slope;
     ZB_UNROLL
     for (int n = 0; n < N / 8; n++) {
         ZB_UNROLL
         for (int c = 0; c < ZB_ACC_COLS; c++) {
+            int k = 8 * n + zb_acc_col(c);
             zb_real x = s.x[n][r][c] * scale;
 
-            if (!pair.is_full &&
-                !attn_sees(&pair, q, 8 * n + zb_acc_col(c), room->shown)) {
+            if (slope != 0) {
+                x += slope * (zb_real)(pair.apart + k - q);
+            }
+            if (!pair.is_full && !attn_sees(&pair, q, k, room->shown)) {
                 x = ATTN_NEVER;
             }
             s.x[n][r][c] = x;
@@ -102,7 +107,8 @@ ZB_KERN_FN zb_real fwd_score(struct zb_acc<N> &s, int r, int q, zb_real top,
  * the new maximum. */
 template <class T, int D, int N>
 ZB_KERN_FN void fwd_weigh(struct fwd_warp<D> &w, struct zb_acc<N> &s, int first,
-                          zb_real scale, const struct attn_pair &pair, int lead,
+                          zb_real scale, zb_real slope,
+                          const struct attn_pair &pair, int lead,
                           const struct fwd_room<T, D, N> *room)
 {
     ZB_UNROLL
@@ -110,7 +116,7 @@ ZB_KERN_FN void fwd_weigh(struct fwd_warp<D> &w, struct zb_acc<N> &s, int first,
         int q = first + zb_acc_row(r);
         const unsigned char *kept = room->kept + q * ATTN_KEPT_LD(N) + lead;
         zb_real top =
-            fwd_score<T, D, N>(s, r, q, w.top[r], scale, pair, room);
+            fwd_score<T, D, N>(s, r, q, w.top[r], scale, slope, pair, room);
         zb_real shrink = fwd_exp<T>(w.top[r] - top), sum = 0;
 
         w.top[r] = top;
@@ -183,7 +189,7 @@ ZB_KERN_FN void fwd_visit(const struct fwd_args &a,
                           const struct attn_item &item,
                           const struct attn_rule &rule,
                           const struct attn_drop &drop, int64_t j0,
-                          struct fwd_warp<D> *held,
+                          int is_first, struct fwd_warp<D> *held,
                           struct fwd_room<T, D, N> *room)
 {
     const struct zb_k_attention_fwd &p = a.p;
@@ -211,7 +217,7 @@ ZB_KERN_FN void fwd_visit(const struct fwd_args &a,
                                             j0, room->kept);
             }
         }
-        if (a.items.n_chunks > 1 || j0 == 0) {
+        if (a.items.n_chunks > 1 || is_first) {
             fwd_load_q<T, D, N>(a, item, col, room);
         }
         fwd_load_kv<T, D, N>(a, p.k, item.b * p.k_batch + kv * p.k_head,
@@ -229,7 +235,8 @@ ZB_KERN_FN void fwd_visit(const struct fwd_args &a,
     ZB_WARP_EACH(w, ATTN_WARPS) {
         if (16 * w < item.n) {
             fwd_weigh<T, D, N>(held[ZB_WARP_AT(w)], s[ZB_WARP_AT(w)], 16 * w,
-                               (zb_real)p.scale, pair, lead, room);
+                               (zb_real)p.scale, attn_slope(&p, item.head),
+                               pair, lead, room);
             zb_mma_pb<T, D, N>(held[ZB_WARP_AT(w)].out, s[ZB_WARP_AT(w)],
                                room->v, ld,
                                attn_cols(p.head_dim, item.col, D), n_used);
@@ -249,6 +256,7 @@ static __global__ void ZB_CUDA_BOUNDS(ATTN_THREADS)
         struct attn_rule rule = attn_rule_of(&a.p, item.b);
         struct attn_drop drop = attn_drop_of(&a.p, item.b);
         int64_t n_keys = attn_keys_of(&a.p, &rule, item.first + item.n - 1);
+        int64_t first = attn_first_key(&rule, item.first, N);
         struct fwd_warp<D> held[ZB_WARPS_HELD(ATTN_WARPS)];
 
         ZB_WARP_EACH(w, ATTN_WARPS) {
@@ -259,8 +267,9 @@ static __global__ void ZB_CUDA_BOUNDS(ATTN_THREADS)
                 held[ZB_WARP_AT(w)].sum[r] = 0;
             }
         }
-        for (int64_t j0 = 0; j0 < n_keys; j0 += N) {
-            fwd_visit<T, D, N>(a, item, rule, drop, j0, held, room);
+        for (int64_t j0 = first; j0 < n_keys; j0 += N) {
+            fwd_visit<T, D, N>(a, item, rule, drop, j0, j0 == first, held,
+                               room);
         }
         ZB_WARP_EACH(w, ATTN_WARPS) {
             fwd_finish<T, D>(a, item, 16 * w, drop.keep, held[ZB_WARP_AT(w)]);
