@@ -81,5 +81,8 @@ const char *zb_model_config_json(const struct zb_model *m);
 
 /* Names of the families: NULL past the end. */
 const char *zb_model_family(size_t i);
+/* What each supports, and the keys of which only one value is: a table in
+ * Markdown. */
+void zb_model_list(FILE *f);
 
 #endif

@@ -10,6 +10,7 @@
 #include "cli/job.h"
 #include "zb/backend.h"
 #include "zb/log.h"
+#include "zb/model.h"
 
 enum exit_code {
     EXIT_DONE = 0,
@@ -144,6 +145,9 @@ static enum zb_status run_action(const struct zbrun_opts *opts)
         return ZB_OK;
     case ZBRUN_PRINT_CONFIG:
         return print_config(opts);
+    case ZBRUN_LIST_MODELS:
+        zb_model_list(stdout);
+        return ZB_OK;
     case ZBRUN_TRAIN:
         catch_signals();
         return run_job(opts);

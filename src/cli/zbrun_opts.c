@@ -13,7 +13,8 @@
 #define DEVICES_MAX 1024
 
 /* Values of options without a letter, above all letters. */
-enum { OPT_TRACE = 256, OPT_REPORT, OPT_DUMP_GRADS, OPT_PRINT_CONFIG };
+enum { OPT_TRACE = 256, OPT_REPORT, OPT_DUMP_GRADS, OPT_PRINT_CONFIG,
+       OPT_LIST_MODELS };
 
 struct row {
     int key; /* letter, or one of the above */
@@ -51,6 +52,8 @@ static const struct row rows[] = {
     {OPT_PRINT_CONFIG, "print-config", no_argument, NULL,
      "print every key with value, meaning and range, as a\n"
      "valid INI file"},
+    {OPT_LIST_MODELS, "list-models", no_argument, NULL,
+     "print the model families and what each supports"},
     {'q', "quiet", no_argument, NULL, "errors and warnings only"},
     {'v', "verbose", no_argument, NULL, "say more"},
     {'h', "help", no_argument, NULL, "print this help"},
@@ -182,7 +185,8 @@ static enum zb_status set_action(enum zbrun_action action, const char *option,
 {
     if (opts->action != ZBRUN_TRAIN && opts->action != action) {
         return zb_fail(ZB_ECONFIG,
-                       "%s: only one of --eval, --dry-run and --print-config",
+                       "%s: only one of --eval, --dry-run, --print-config and "
+                       "--list-models",
                        option);
     }
     opts->action = action;
@@ -259,6 +263,8 @@ static enum zb_status apply(int c, char **argv, struct zbrun_opts *opts,
         return parse_path("--dump-grads", optarg, &opts->dump_grads);
     case OPT_PRINT_CONFIG:
         return set_action(ZBRUN_PRINT_CONFIG, "--print-config", opts);
+    case OPT_LIST_MODELS:
+        return set_action(ZBRUN_LIST_MODELS, "--list-models", opts);
     case 'q':
         return set_verbosity(-1, opts);
     case 'v':

@@ -25,6 +25,7 @@ enum zbrun_action {
     ZBRUN_EVAL,
     ZBRUN_DRY_RUN,
     ZBRUN_PRINT_CONFIG,
+    ZBRUN_LIST_MODELS,
     ZBRUN_HELP,
     ZBRUN_VERSION
 };
@@ -32,7 +33,8 @@ enum zbrun_action {
 /* Strings point into argv. */
 struct zbrun_opts {
     enum zbrun_action action;
-    const char *config;  /* NULL only for PRINT_CONFIG, HELP and VERSION */
+    const char *config;  /* NULL only for PRINT_CONFIG, LIST_MODELS, HELP and
+                            VERSION */
     int n_devices;       /* 0: not said, as many as the layout needs */
     int *device;         /* [n_devices] GPU of each; NULL: 0 .. n_devices-1 */
     const char *backend; /* "auto" unless given; the registry knows the rest */

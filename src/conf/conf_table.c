@@ -140,8 +140,9 @@ static const struct zb_conf_opt table[] = {
              "pretrained, weights. Without it the model is described by "
              "model_type and the keys of that family's config.json."},
     {ROW(model, model_type, STRING, ""),
-     .help = "Family of a model described here: llama, gpt2. Its other keys "
-             "follow as in config.json, values as JSON."},
+     .help = "Family of a model described here, such as llama; zbrun "
+             "--list-models names all. Its other keys follow as in "
+             "config.json, values as JSON."},
     {ROW(model, init, ENUM, "random"), .choices = init_choices,
      .help = "Where the first parameters come from: drawn from train.seed, or "
              "read from the weights in model.path."},

@@ -180,6 +180,25 @@ int64_t zb_config_int_or(const struct zb_config *c, const char *name,
     return zb_config_is_null(c, name) ? def : zb_config_int(c, name);
 }
 
+enum zb_status zb_config_padding(const struct zb_config *c, int64_t vocab,
+                                 int64_t *row_out)
+{
+    int64_t row = zb_config_int_or(c, "pad_token_id", -1);
+
+    if (zb_config_is_null(c, "pad_token_id")) {
+        *row_out = -1;
+        return ZB_OK;
+    }
+    row += row < 0 ? vocab : 0;
+    if (row < 0 || row >= vocab) {
+        return zb_config_fail(c, "pad_token_id",
+                              "is not in the vocabulary of %lld",
+                              (long long)vocab);
+    }
+    *row_out = row;
+    return ZB_OK;
+}
+
 enum zb_status zb_config_act(const struct zb_config *c, const char *name,
                              enum zb_act *act_out)
 {
@@ -218,6 +237,7 @@ static enum zb_status wrong_type(const struct zb_config *c,
         [ZB_KEY_INT] = "a whole number", [ZB_KEY_REAL] = "a number",
         [ZB_KEY_BOOL] = "true or false", [ZB_KEY_TEXT] = "a word",
         [ZB_KEY_OBJECT] = "an object in braces",
+        [ZB_KEY_LIST] = "a list in brackets",
     };
     char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
     enum zb_status st =
@@ -273,6 +293,9 @@ static enum zb_status convert(const struct zb_config *c,
         break;
     case ZB_KEY_OBJECT:
         is_right = json_is_object(v);
+        break;
+    case ZB_KEY_LIST:
+        is_right = json_is_array(v);
         break;
     }
     if (!is_right) {
@@ -370,7 +393,8 @@ static enum zb_status check_given(const struct zb_config *c)
 static enum zb_status find_family(struct zb_config *c)
 {
     const json_t *type = json_object_get(c->given, "model_type");
-    const char *name = json_string_value(type), *list[16], *near;
+    const char *name = json_string_value(type), *list[32], *near;
+    char all[256] = "";
     size_t n = 0;
 
     if (name != NULL) {
@@ -381,6 +405,8 @@ static enum zb_status find_family(struct zb_config *c)
     }
     while (n < ZB_COUNT_OF(list) && zb_model_family(n) != NULL) {
         list[n] = zb_model_family(n);
+        snprintf(all + strlen(all), sizeof(all) - strlen(all), "%s%s",
+                 n > 0 ? ", " : "", list[n]);
         n++;
     }
     if (name == NULL) {
@@ -388,10 +414,10 @@ static enum zb_status find_family(struct zb_config *c)
     }
     near = zb_conf_nearest(name, list, n);
     return zb_config_fail(c, "model_type",
-                          "'%s' is not supported%s%s%s; there are llama and "
-                          "gpt2",
-                          name, near != NULL ? " (did you mean '" : "",
-                          near != NULL ? near : "", near != NULL ? "'?)" : "");
+                          "'%s' is not supported%s%s%s; there are %s", name,
+                          near != NULL ? " (did you mean '" : "",
+                          near != NULL ? near : "", near != NULL ? "'?)" : "",
+                          all);
 }
 
 static enum zb_status check(struct zb_config *c)

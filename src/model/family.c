@@ -7,8 +7,11 @@
 
 #include <string.h>
 
+#define LAYOUTS "pp, tp, split_gather, all_to_all, ring_attn"
+
 static const struct zb_family *const families[] = {
     &zb_family_llama,
+    &zb_family_qwen2,
     &zb_family_gpt2,
 };
 
@@ -25,4 +28,31 @@ const struct zb_family *zb_family_find(const char *name)
         }
     }
     return NULL;
+}
+
+static void list_only(const struct zb_family *family, FILE *f)
+{
+    const char *sep = "";
+
+    for (size_t i = 0; i < family->n_keys; i++) {
+        const struct zb_key_row *row = &family->keys[i];
+
+        if (row->flags & ZB_KEY_ONLY) {
+            fprintf(f, "%s%s = %s", sep, row->name, row->def);
+            sep = ", ";
+        }
+    }
+}
+
+void zb_model_list(FILE *f)
+{
+    fputs("| model_type | class | supports | layouts | only |\n"
+          "|---|---|---|---|---|\n",
+          f);
+    for (size_t i = 0; i < ZB_COUNT_OF(families); i++) {
+        fprintf(f, "| %s | %s | %s | %s | ", families[i]->name,
+                families[i]->architecture, families[i]->notes, LAYOUTS);
+        list_only(families[i], f);
+        fputs(" |\n", f);
+    }
 }

@@ -7,16 +7,14 @@
 
 #include <math.h>
 
-#define MAX_DIM 2147483647.0
-
 static const struct zb_key_row keys[] = {
-    {"vocab_size", NULL, ZB_KEY_INT, "50257", 1, MAX_DIM, 0},
-    {"n_positions", "max_position_embeddings", ZB_KEY_INT, "1024", 1, MAX_DIM,
+    {"vocab_size", NULL, ZB_KEY_INT, "50257", 1, ZB_KEY_MAX, 0},
+    {"n_positions", "max_position_embeddings", ZB_KEY_INT, "1024", 1, ZB_KEY_MAX,
      0},
-    {"n_embd", "hidden_size", ZB_KEY_INT, "768", 1, MAX_DIM / 4, 0},
+    {"n_embd", "hidden_size", ZB_KEY_INT, "768", 1, ZB_KEY_MAX / 4, 0},
     {"n_layer", "num_hidden_layers", ZB_KEY_INT, "12", 1, 10000, 0},
-    {"n_head", "num_attention_heads", ZB_KEY_INT, "12", 1, MAX_DIM, 0},
-    {"n_inner", NULL, ZB_KEY_INT, "null", 1, MAX_DIM, ZB_KEY_NULLABLE},
+    {"n_head", "num_attention_heads", ZB_KEY_INT, "12", 1, ZB_KEY_MAX, 0},
+    {"n_inner", NULL, ZB_KEY_INT, "null", 1, ZB_KEY_MAX, ZB_KEY_NULLABLE},
     {"activation_function", NULL, ZB_KEY_TEXT, "\"gelu_new\"", 0, 0, 0},
     {"resid_pdrop", NULL, ZB_KEY_REAL, "0.1", 0, 0.999, 0},
     {"embd_pdrop", NULL, ZB_KEY_REAL, "0.1", 0, 0.999, 0},
@@ -29,7 +27,7 @@ static const struct zb_key_row keys[] = {
     {"add_cross_attention", NULL, ZB_KEY_BOOL, "false", 0, 0, ZB_KEY_ONLY},
     {"reorder_and_upcast_attn", NULL, ZB_KEY_BOOL, "false", 0, 0, ZB_KEY_ONLY},
     /* Another model's row in the same vocabulary: GPT-2 has no padding_idx. */
-    {"pad_token_id", NULL, ZB_KEY_INT, "null", -MAX_DIM, MAX_DIM,
+    {"pad_token_id", NULL, ZB_KEY_INT, "null", -ZB_KEY_MAX, ZB_KEY_MAX,
      ZB_KEY_NULLABLE},
 };
 
@@ -83,23 +81,16 @@ static int conv1d(const struct gpt2 *m, int64_t i, const char *name, int x,
 
 static int norm(const struct gpt2 *m, int64_t i, const char *name, int x)
 {
-    int gamma = zb_build_ones(m->b, m->hidden, "transformer.h.%lld.%s.weight",
-                              (long long)i, name);
-    int beta = zb_build_zeros(m->b, m->hidden, "transformer.h.%lld.%s.bias",
-                              (long long)i, name);
-
-    return zb_g_layernorm(m->b->g, x, gamma, beta, m->eps);
+    return zb_build_layernorm(m->b, x, m->hidden, m->eps,
+                              "transformer.h.%lld.%s", (long long)i, name);
 }
 
 /* Part `k` of the packed queries, keys and values, as heads. */
 static int heads(const struct gpt2 *m, int qkv, int k)
 {
-    const int64_t dim[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ),
-                           ZB_DIM_REST, m->hidden / m->n_heads};
-
-    return zb_g_reshape(m->b->g,
-                        zb_g_slice(m->b->g, qkv, k * m->hidden, m->hidden), 4,
-                        dim);
+    return zb_build_heads(m->b,
+                          zb_g_slice(m->b->g, qkv, k * m->hidden, m->hidden),
+                          m->hidden / m->n_heads);
 }
 
 /* Projections into the residual stream start smaller, for depth. */
@@ -179,10 +170,8 @@ static int head(const struct gpt2 *m, int x)
 {
     struct zb_builder *b = m->b;
     int is_tied = zb_config_bool(b->config, "tie_word_embeddings");
-    int gamma = zb_build_ones(b, m->hidden, "transformer.ln_f.weight");
-    int beta = zb_build_zeros(b, m->hidden, "transformer.ln_f.bias");
 
-    x = zb_g_layernorm(b->g, x, gamma, beta, m->eps);
+    x = zb_build_layernorm(b, x, m->hidden, m->eps, "transformer.ln_f");
     if (b->opts->no_head) {
         return x;
     }
@@ -215,6 +204,7 @@ static enum zb_status build(struct zb_builder *b)
 const struct zb_family zb_family_gpt2 = {
     .name = "gpt2",
     .architecture = "GPT2LMHeadModel",
+    .notes = "learned positions; scale_attn_by_inverse_layer_idx",
     .keys = keys,
     .n_keys = ZB_COUNT_OF(keys),
     .layers_key = "n_layer",

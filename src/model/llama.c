@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: MIT
  *
- * Llama: RMS norms, rotary positions, grouped keys and values, SwiGLU.
+ * Llama: RMS norms, rotary positions, grouped keys and values, SwiGLU. Families
+ * that are the same but for biases and windows are built here, too.
  */
 #include "config.h"
 #include "model/model_int.h"
 
 #include <math.h>
 
-#define MAX_DIM 2147483647.0
-
 static const struct zb_key_row keys[] = {
-    {"vocab_size", NULL, ZB_KEY_INT, "32000", 1, MAX_DIM, 0},
-    {"hidden_size", NULL, ZB_KEY_INT, "4096", 1, MAX_DIM, 0},
-    {"intermediate_size", NULL, ZB_KEY_INT, "11008", 1, MAX_DIM, 0},
+    {"vocab_size", NULL, ZB_KEY_INT, "32000", 1, ZB_KEY_MAX, 0},
+    {"hidden_size", NULL, ZB_KEY_INT, "4096", 1, ZB_KEY_MAX, 0},
+    {"intermediate_size", NULL, ZB_KEY_INT, "11008", 1, ZB_KEY_MAX, 0},
     {"num_hidden_layers", NULL, ZB_KEY_INT, "32", 1, 10000, 0},
-    {"num_attention_heads", NULL, ZB_KEY_INT, "32", 1, MAX_DIM, 0},
-    {"num_key_value_heads", NULL, ZB_KEY_INT, "null", 1, MAX_DIM,
+    {"num_attention_heads", NULL, ZB_KEY_INT, "32", 1, ZB_KEY_MAX, 0},
+    {"num_key_value_heads", NULL, ZB_KEY_INT, "null", 1, ZB_KEY_MAX,
      ZB_KEY_NULLABLE},
-    {"head_dim", NULL, ZB_KEY_INT, "null", 1, MAX_DIM, ZB_KEY_NULLABLE},
+    {"head_dim", NULL, ZB_KEY_INT, "null", 1, ZB_KEY_MAX, ZB_KEY_NULLABLE},
     {"hidden_act", NULL, ZB_KEY_TEXT, "\"silu\"", 0, 0, 0},
-    {"max_position_embeddings", NULL, ZB_KEY_INT, "2048", 1, MAX_DIM, 0},
+    {"max_position_embeddings", NULL, ZB_KEY_INT, "2048", 1, ZB_KEY_MAX, 0},
     {"initializer_range", NULL, ZB_KEY_REAL, "0.02", 0, 1e3, 0},
     {"rms_norm_eps", NULL, ZB_KEY_REAL, "1e-6", 0, 1, 0},
-    {"pad_token_id", NULL, ZB_KEY_INT, "null", -MAX_DIM, MAX_DIM,
+    {"pad_token_id", NULL, ZB_KEY_INT, "null", -ZB_KEY_MAX, ZB_KEY_MAX,
      ZB_KEY_NULLABLE},
     {"rope_theta", NULL, ZB_KEY_REAL, "10000.0", 1e-3, 1e12, 0},
     {"rope_scaling", NULL, ZB_KEY_OBJECT, "null", 0, 0, ZB_KEY_NULLABLE},
@@ -39,7 +38,8 @@ struct llama {
     int64_t padding_idx;
     double eps, dropout;
     enum zb_act act;
-    int attention_bias, mlp_bias, key_mask;
+    int key_mask;
+    struct zb_llama_kind kind;
     struct zb_rope_tables rope;
 };
 
@@ -75,20 +75,9 @@ static enum zb_status read_sizes(struct llama *m, const struct zb_config *c)
 
 static enum zb_status read_rest(struct llama *m, const struct zb_config *c)
 {
-    /* As torch.nn.Embedding reads it: negative counts from the end. */
-    m->padding_idx = zb_config_int_or(c, "pad_token_id", m->vocab);
-    m->padding_idx += m->padding_idx < 0 ? m->vocab : 0;
-    if (zb_config_is_null(c, "pad_token_id")) {
-        m->padding_idx = -1;
-    } else if (m->padding_idx < 0 || m->padding_idx >= m->vocab) {
-        return zb_config_fail(c, "pad_token_id",
-                              "is not in the vocabulary of %lld",
-                              (long long)m->vocab);
-    }
+    ZB_TRY(zb_config_padding(c, m->vocab, &m->padding_idx));
     m->eps = zb_config_real(c, "rms_norm_eps");
     m->dropout = zb_config_real(c, "attention_dropout");
-    m->attention_bias = zb_config_bool(c, "attention_bias");
-    m->mlp_bias = zb_config_bool(c, "mlp_bias");
     return zb_config_act(c, "hidden_act", &m->act);
 }
 
@@ -101,7 +90,7 @@ static int attn_linear(const struct llama *m, int64_t i, const char *name,
     const struct zb_linear l = {
         .n_in = side == ZB_SIDE_OUT ? m->hidden : n,
         .n_out = side == ZB_SIDE_OUT ? n : m->hidden,
-        .has_bias = m->attention_bias,
+        .has_bias = side == ZB_SIDE_OUT ? m->kind.qkv_bias : m->kind.out_bias,
         .std = m->b->std,
         .side = side,
         .n_heads = n_heads,
@@ -118,7 +107,7 @@ static int mlp_linear(const struct llama *m, int64_t i, const char *name, int x,
     const struct zb_linear l = {
         .n_in = side == ZB_SIDE_OUT ? m->hidden : m->inner,
         .n_out = side == ZB_SIDE_OUT ? m->inner : m->hidden,
-        .has_bias = m->mlp_bias,
+        .has_bias = m->kind.mlp_bias,
         .std = m->b->std,
         .side = side,
     };
@@ -140,11 +129,8 @@ static int norm(const struct llama *m, int64_t i, const char *name, int x)
 static int heads(const struct llama *m, int64_t i, const char *name, int x,
                  int64_t n)
 {
-    const int64_t dim[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ),
-                           ZB_DIM_REST, m->head_dim};
-
-    return zb_g_reshape(m->b->g, attn_linear(m, i, name, x, ZB_SIDE_OUT, n), 4,
-                        dim);
+    return zb_build_heads(m->b, attn_linear(m, i, name, x, ZB_SIDE_OUT, n),
+                          m->head_dim);
 }
 
 static int attention(const struct llama *m, int64_t i, int x)
@@ -154,6 +140,7 @@ static int attention(const struct llama *m, int64_t i, int x)
         .causal = 1,
         .scale = 1.0 / sqrt((double)m->head_dim),
         .dropout = m->dropout,
+        .window = m->kind.window != NULL ? m->kind.window(m->b->config, i) : 0,
         .key_mask = m->key_mask,
     };
     int a = norm(m, i, "input_layernorm", x);
@@ -194,10 +181,11 @@ static int head(const struct llama *m, int x)
                        ZB_G_NONE, 0);
 }
 
-static enum zb_status build(struct zb_builder *b)
+enum zb_status zb_build_llama(struct zb_builder *b,
+                              const struct zb_llama_kind *kind)
 {
     const struct zb_config *c = b->config;
-    struct llama m = {.b = b};
+    struct llama m = {.b = b, .kind = *kind};
     int64_t n_pos = b->opts->max_seq > 0
                         ? b->opts->max_seq
                         : zb_config_int(c, "max_position_embeddings");
@@ -220,9 +208,22 @@ static enum zb_status build(struct zb_builder *b)
     return ZB_OK;
 }
 
+static enum zb_status build(struct zb_builder *b)
+{
+    int has_bias = zb_config_bool(b->config, "attention_bias");
+    const struct zb_llama_kind kind = {
+        .qkv_bias = has_bias,
+        .out_bias = has_bias,
+        .mlp_bias = zb_config_bool(b->config, "mlp_bias"),
+    };
+
+    return zb_build_llama(b, &kind);
+}
+
 const struct zb_family zb_family_llama = {
     .name = "llama",
     .architecture = "LlamaForCausalLM",
+    .notes = "Llama 1 to 3; " ZB_NOTE_ROPE "; biases",
     .keys = keys,
     .n_keys = ZB_COUNT_OF(keys),
     .layers_key = "num_hidden_layers",

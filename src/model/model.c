@@ -55,7 +55,7 @@ static char *config_text(const struct zb_config *c)
         if (row->alias != NULL) {
             json_object_del(all, row->alias);
         }
-        if (row->type == ZB_KEY_OBJECT &&
+        if (row->type >= ZB_KEY_OBJECT &&
             json_is_null(json_object_get(all, row->name))) {
             json_object_del(all, row->name);
         }

@@ -17,8 +17,12 @@ enum zb_key_type {
     ZB_KEY_REAL,
     ZB_KEY_BOOL,
     ZB_KEY_TEXT,
-    ZB_KEY_OBJECT
+    ZB_KEY_OBJECT,
+    ZB_KEY_LIST
 };
+
+/* The largest size that a config may ask for. */
+#define ZB_KEY_MAX 2147483647.0
 
 enum zb_key_flags {
     ZB_KEY_NULLABLE = 1, /* null is a value of its own */
@@ -52,12 +56,17 @@ int64_t zb_config_int(const struct zb_config *c, const char *name);
 double zb_config_real(const struct zb_config *c, const char *name);
 int zb_config_bool(const struct zb_config *c, const char *name);
 const char *zb_config_text(const struct zb_config *c, const char *name);
-/* NULL when it is null. */
+/* Or a list; NULL when it is null. */
 const json_t *zb_config_object(const struct zb_config *c, const char *name);
 int zb_config_is_null(const struct zb_config *c, const char *name);
 /* An integer, or `def` where it is null. */
 int64_t zb_config_int_or(const struct zb_config *c, const char *name,
                          int64_t def);
+/* The row of the table that pad_token_id means, as torch.nn.Embedding reads it:
+ * negative counts from the end; -1 when it is null. ZB_ECONFIG when there is
+ * none. */
+enum zb_status zb_config_padding(const struct zb_config *c, int64_t vocab,
+                                 int64_t *row_out) ZB_CHECKED;
 /* A mistake in the value of a key: "file:line: key 'name': ...". */
 enum zb_status zb_config_fail(const struct zb_config *c, const char *name,
                               const char *fmt, ...) ZB_PRINTF(3, 4);
@@ -92,6 +101,11 @@ int zb_build_ones(struct zb_builder *b, int64_t n, const char *fmt, ...)
     ZB_PRINTF(3, 4);
 int zb_build_zeros(struct zb_builder *b, int64_t n, const char *fmt, ...)
     ZB_PRINTF(3, 4);
+/* A layer norm over n with prefix.weight and prefix.bias. */
+int zb_build_layernorm(struct zb_builder *b, int x, int64_t n, double eps,
+                       const char *prefix, ...) ZB_PRINTF(5, 6);
+/* [B,T,heads * head_dim] as [B,T,heads,head_dim]. */
+int zb_build_heads(struct zb_builder *b, int x, int64_t head_dim);
 /* What of a linear layer the ranks of a tp group have. */
 enum zb_side {
     ZB_SIDE_ALL, /* all of it */
@@ -136,18 +150,33 @@ struct zb_rope_tables {
 enum zb_status zb_build_rope(struct zb_builder *b, int64_t dims, int64_t n_pos,
                              struct zb_rope_tables *out) ZB_CHECKED;
 
+/* llama.c: models that differ from Llama in a few keys. window: how many keys
+ * layer i sees, 0 for all; NULL: all in every layer. Its keys but attention_bias
+ * and mlp_bias must be in the family's table. */
+struct zb_llama_kind {
+    int qkv_bias, out_bias, mlp_bias;
+    int64_t (*window)(const struct zb_config *c, int64_t layer);
+};
+enum zb_status zb_build_llama(struct zb_builder *b,
+                              const struct zb_llama_kind *kind) ZB_CHECKED;
+
 /* ---- families ------------------------------------------------------------ */
 
 struct zb_family {
     const char *name;         /* model_type */
     const char *architecture; /* Hugging Face class of the checkpoint */
+    const char *notes;        /* what is supported, for lists */
     const struct zb_key_row *keys;
     size_t n_keys;
     const char *layers_key, *vocab_key;
     enum zb_status (*build)(struct zb_builder *b);
 };
 
-extern const struct zb_family zb_family_llama, zb_family_gpt2;
+extern const struct zb_family zb_family_llama, zb_family_qwen2,
+    zb_family_gpt2;
+
+/* In notes: what rope.c reads. */
+#define ZB_NOTE_ROPE "rope: default, linear, llama3"
 
 /* The family of that model_type, or NULL. */
 const struct zb_family *zb_family_find(const char *name);

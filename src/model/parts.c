@@ -131,6 +131,25 @@ int zb_build_zeros(struct zb_builder *b, int64_t n, const char *fmt, ...)
     return zb_g_param(b->g, name, 1, &n, &opts);
 }
 
+int zb_build_layernorm(struct zb_builder *b, int x, int64_t n, double eps,
+                       const char *prefix, ...)
+{
+    int gamma, beta;
+    FORMAT_NAME(name, prefix);
+
+    gamma = zb_build_ones(b, n, "%s.weight", name);
+    beta = zb_build_zeros(b, n, "%s.bias", name);
+    return zb_g_layernorm(b->g, x, gamma, beta, eps);
+}
+
+int zb_build_heads(struct zb_builder *b, int x, int64_t head_dim)
+{
+    const int64_t dim[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ),
+                           ZB_DIM_REST, head_dim};
+
+    return zb_g_reshape(b->g, x, 4, dim);
+}
+
 static const int64_t batch_seq[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ)};
 
 int zb_build_key_mask(struct zb_builder *b)

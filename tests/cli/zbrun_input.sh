@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Usage, configuration and input files that zbrun refuses, and what it says.
 . "${srcdir:-.}/tests/cli/lib.sh"
+doc=$(cd "$srcdir/doc" && pwd) || exit 99
 cd "$tmp" || exit 99
 
 # refuse PATTERN ARGUMENTS...: exit status 2 and a message; nothing is written.
@@ -29,6 +30,9 @@ out '--dump-grads DIR'
 run 0 --version
 out '^zbrun [0-9]'
 out '^cuda: '
+run 0 --list-models
+sed '1,/^<!-- list-models/d; /^<!-- end/,$d' "$doc/models.md" >table
+cmp -s table stdout || fail "doc/models.md is not what --list-models prints"
 run 2
 err 'no configuration file'
 run 2 --nonsense llama.ini

@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: MIT
 """Make the reference files of this folder with PyTorch and transformers.
 
-    python3 make_models.py [DIR]        (default: the folder of this script)
+    python3 make_models.py [DIR [CASE ...]]
+
+DIR is the folder of this script by default; with names of language models only
+those are made.
 
 Made with Python 3.11.7, torch 2.15.0, transformers 4.51.3, safetensors 0.8.0,
 numpy 2.4.6, on the CPU with one thread. Every random number comes from numpy's
@@ -26,6 +29,7 @@ import transformers
 from safetensors.numpy import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
+from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.activations import NewGELUActivation
 from transformers.models.llama import modeling_llama
 
@@ -125,6 +129,18 @@ GPT2 = {
     "attn_pdrop": 0.0,
 }
 GPT2_SMALL = dict(GPT2, vocab_size=48, n_embd=24, n_inner=28)
+QWEN2 = {
+    "model_type": "qwen2", "vocab_size": 128, "hidden_size": 32,
+    "intermediate_size": 56, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2,
+    "tie_word_embeddings": True, "use_sliding_window": False,
+}
+
+CLASSES = {
+    "llama": (LlamaForCausalLM, LlamaConfig),
+    "gpt2": (GPT2LMHeadModel, GPT2Config),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config),
+}
 
 # name: (config, padded, with weights after two steps)
 CASES = {
@@ -147,6 +163,10 @@ CASES = {
         dict(GPT2_SMALL, scale_attn_by_inverse_layer_idx=True,
              layer_norm_epsilon=1e-3), False, False),
     "gpt2_padded": (GPT2_SMALL, True, False),
+    "qwen2_base": (QWEN2, False, True),
+    "qwen2_padded": (
+        dict(QWEN2, vocab_size=48, hidden_size=24, intermediate_size=28,
+             tie_word_embeddings=False, rope_theta=500.0), True, False),
 }
 
 
@@ -229,9 +249,7 @@ def two_steps(model, batch):
 
 def make_case(out_dir, case):
     config, padded, with_steps = CASES[case]
-    is_llama = config["model_type"] == "llama"
-    cls = LlamaForCausalLM if is_llama else GPT2LMHeadModel
-    config_cls = LlamaConfig if is_llama else GPT2Config
+    cls, config_cls = CLASSES[config["model_type"]]
     batch = make_batch(case, config, padded)
     with exact():
         model = build(cls, config_cls, config).double()
@@ -545,8 +563,10 @@ def main():
         os.path.abspath(__file__))
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for case in CASES:
+    for case in sys.argv[2:] or CASES:
         make_case(out_dir, case)
+    if len(sys.argv) > 2:
+        return
     make_walkthrough(out_dir)
     make_ops(out_dir)
     make_optim(out_dir)

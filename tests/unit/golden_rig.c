@@ -51,7 +51,7 @@ static void read_params(struct golden *d)
     d->params = calloc((size_t)n, sizeof(*d->params));
     for (int p = 0; p < n; p++) {
         struct zb_param_info info = zb_graph_param(d->g, p);
-        int64_t elems = zb_shape_elems(&info.shape);
+        int64_t elems = zb_shape_elems(&info.whole);
         const struct zb_st_tensor *t;
         char name[256];
 
@@ -66,15 +66,10 @@ static void read_params(struct golden *d)
     }
 }
 
-void golden_open(struct golden *d, const char *name)
-{
-    golden_open_as(d, name, ZB_DTYPE_REAL);
-}
-
-void golden_open_as(struct golden *d, const char *name, enum zb_dtype storage)
+static void open_with(struct golden *d, const char *name,
+                      struct zb_model_opts opts)
 {
     char rel[128];
-    struct zb_model_opts opts = {.storage = storage};
     const struct zb_st_tensor *t;
     int at = 0;
 
@@ -103,6 +98,22 @@ void golden_open_as(struct golden *d, const char *name, enum zb_dtype storage)
     d->data[at++] = d->ids;
     CU_ASSERT_STRING_EQUAL(zb_graph_data(d->g, at).name, "labels");
     d->data[at++] = d->labels;
+}
+
+void golden_open(struct golden *d, const char *name)
+{
+    golden_open_as(d, name, ZB_DTYPE_REAL);
+}
+
+void golden_open_as(struct golden *d, const char *name, enum zb_dtype storage)
+{
+    open_with(d, name, (struct zb_model_opts){.storage = storage});
+}
+
+void golden_open_on(struct golden *d, const char *name,
+                    const struct zb_parallel *par)
+{
+    open_with(d, name, (struct zb_model_opts){.par = par});
 }
 
 void golden_close(struct golden *d)

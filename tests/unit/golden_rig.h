@@ -8,6 +8,20 @@
 #include "zb/ckpt.h"
 #include "zb/model.h"
 
+/* X(case, has_after): every language model; has_after: also weights after two
+ * updates. */
+#define GOLDEN_MODELS(X)                                                       \
+    X(llama_base, 1)                                                           \
+    X(llama_default_rope, 0)                                                   \
+    X(llama_linear_rope, 0)                                                    \
+    X(llama_variant, 0)                                                        \
+    X(llama_padded, 0)                                                         \
+    X(gpt2_base, 1)                                                            \
+    X(gpt2_inverse_layer, 0)                                                   \
+    X(gpt2_padded, 0)                                                          \
+    X(qwen2_base, 1)                                                           \
+    X(qwen2_padded, 0)
+
 struct golden {
     struct zb_st_file *file;
     struct zb_model *model;
@@ -21,6 +35,9 @@ struct golden {
 /* Case `name` of tests/golden/. Asserts success. */
 void golden_open(struct golden *d, const char *name);
 void golden_open_as(struct golden *d, const char *name, enum zb_dtype storage);
+/* The same for shards of a layout; params are whole. */
+void golden_open_on(struct golden *d, const char *name,
+                    const struct zb_parallel *par);
 void golden_close(struct golden *d);
 
 /* A tensor of the file as doubles, to be freed. Asserts that it is there. */

@@ -73,6 +73,24 @@ static void unknown_family_lists_families(void)
     refused("{\"model_type\": 3}", WORDS("config.json", "model_type"));
 }
 
+#define QWEN2                                                                  \
+    "{\"model_type\": \"qwen2\", \"vocab_size\": 32, \"hidden_size\": 16,"     \
+    " \"intermediate_size\": 24, \"num_hidden_layers\": 2,"                     \
+    " \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"                  \
+    " \"max_position_embeddings\": 64"
+
+static void layer_types_of_qwen2_are_checked(void)
+{
+    refused(QWEN2 ", \"layer_types\": [\"full_attention\"]}",
+            WORDS("'layer_types'", "1 entries", "2"));
+    refused(QWEN2 ", \"layer_types\": [\"full_attention\", \"linear\"]}",
+            WORDS("'layer_types'", "'linear' of layer 1"));
+    refused(QWEN2 ", \"layer_types\": {}}",
+            WORDS("'layer_types'", "a list in brackets"));
+    zb_model_free(model_of(QWEN2 ", \"layer_types\": [\"full_attention\","
+                                 " \"sliding_attention\"]}"));
+}
+
 static void wrong_values_name_file_line_and_key(void)
 {
     refused(LLAMA ",\n \"rms_norm_eps\": \"small\"}",
@@ -493,6 +511,7 @@ int main(void)
     static const struct zbt_case cases[] = {
         ZBT_CASE(broken_json_names_line),
         ZBT_CASE(unknown_family_lists_families),
+        ZBT_CASE(layer_types_of_qwen2_are_checked),
         ZBT_CASE(wrong_values_name_file_line_and_key),
         ZBT_CASE(unsupported_features_are_refused_by_name),
         ZBT_CASE(harmless_keys_are_ignored),
