@@ -12,6 +12,7 @@
 static const struct zb_family *const families[] = {
     &zb_family_llama,
     &zb_family_qwen2,
+    &zb_family_mistral,
     &zb_family_gpt2,
 };
 

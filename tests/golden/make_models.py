@@ -29,6 +29,7 @@ import transformers
 from safetensors.numpy import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
+from transformers import MistralConfig, MistralForCausalLM
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.activations import NewGELUActivation
 from transformers.models.llama import modeling_llama
@@ -135,11 +136,18 @@ QWEN2 = {
     "num_attention_heads": 4, "num_key_value_heads": 2,
     "tie_word_embeddings": True, "use_sliding_window": False,
 }
+MISTRAL = {
+    "model_type": "mistral", "vocab_size": 128, "hidden_size": 32,
+    "intermediate_size": 56, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "sliding_window": 6,
+}
 
 CLASSES = {
     "llama": (LlamaForCausalLM, LlamaConfig),
     "gpt2": (GPT2LMHeadModel, GPT2Config),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config),
+    "mistral": (MistralForCausalLM, MistralConfig),
 }
 
 # name: (config, padded, with weights after two steps)
@@ -167,6 +175,10 @@ CASES = {
     "qwen2_padded": (
         dict(QWEN2, vocab_size=48, hidden_size=24, intermediate_size=28,
              tie_word_embeddings=False, rope_theta=500.0), True, False),
+    "mistral_base": (MISTRAL, False, True),
+    "mistral_padded": (
+        dict(MISTRAL, vocab_size=48, hidden_size=24, intermediate_size=28,
+             head_dim=12, sliding_window=3), True, False),
 }
 
 

@@ -20,7 +20,9 @@
     X(gpt2_inverse_layer, 0)                                                   \
     X(gpt2_padded, 0)                                                          \
     X(qwen2_base, 1)                                                           \
-    X(qwen2_padded, 0)
+    X(qwen2_padded, 0)                                                         \
+    X(mistral_base, 1)                                                         \
+    X(mistral_padded, 0)
 
 struct golden {
     struct zb_st_file *file;

@@ -89,6 +89,8 @@ static void layer_types_of_qwen2_are_checked(void)
             WORDS("'layer_types'", "a list in brackets"));
     zb_model_free(model_of(QWEN2 ", \"layer_types\": [\"full_attention\","
                                  " \"sliding_attention\"]}"));
+    refused("{\"model_type\": \"mistral\", \"sliding_window\": 0}",
+            WORDS("'sliding_window'", "0 is not between 1"));
 }
 
 static void wrong_values_name_file_line_and_key(void)
