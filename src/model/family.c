@@ -14,6 +14,7 @@ static const struct zb_family *const families[] = {
     &zb_family_qwen2,
     &zb_family_mistral,
     &zb_family_gpt2,
+    &zb_family_gptj,
 };
 
 const char *zb_model_family(size_t i)

@@ -59,13 +59,7 @@ static enum zb_status read_config(struct gpt2 *m, const struct zb_config *c)
     }
     ZB_TRY(zb_build_check_split(m->b, "n_head", m->n_heads, 0));
     ZB_TRY(zb_build_check_split(m->b, "n_inner", m->inner, 0));
-    if (m->b->opts->max_seq > m->n_pos) {
-        return zb_config_fail(c, "n_positions",
-                              "sequences of %lld are longer than the %lld "
-                              "positions",
-                              (long long)m->b->opts->max_seq,
-                              (long long)m->n_pos);
-    }
+    ZB_TRY(zb_build_check_positions(m->b, "n_positions"));
     return zb_config_act(c, "activation_function", &m->act);
 }
 

@@ -97,6 +97,8 @@ int zb_build_matrix(struct zb_builder *b, double std, int64_t rows,
                     int64_t cols, const char *fmt, ...) ZB_PRINTF(5, 6);
 int zb_build_vocab(struct zb_builder *b, int64_t vocab, int64_t hidden,
                    const char *fmt, ...) ZB_PRINTF(4, 5);
+int zb_build_vocab_bias(struct zb_builder *b, int64_t vocab, const char *fmt,
+                        ...) ZB_PRINTF(3, 4);
 int zb_build_ones(struct zb_builder *b, int64_t n, const char *fmt, ...)
     ZB_PRINTF(3, 4);
 int zb_build_zeros(struct zb_builder *b, int64_t n, const char *fmt, ...)
@@ -131,6 +133,11 @@ int zb_build_linear(struct zb_builder *b, int x, const struct zb_linear *l,
 enum zb_status zb_build_check_split(const struct zb_builder *b, const char *key,
                                     int64_t n, int may_repeat) ZB_CHECKED;
 
+/* ZB_ECONFIG naming the key unless the longest sequence of the run has no more
+ * positions than it says. */
+enum zb_status zb_build_check_positions(const struct zb_builder *b,
+                                        const char *key) ZB_CHECKED;
+
 /* The batch's attention_mask, or ZB_G_NONE. Call it once. */
 int zb_build_key_mask(struct zb_builder *b);
 /* The embedding of input_ids, or inputs_embeds itself. */
@@ -149,6 +156,10 @@ struct zb_rope_tables {
 };
 enum zb_status zb_build_rope(struct zb_builder *b, int64_t dims, int64_t n_pos,
                              struct zb_rope_tables *out) ZB_CHECKED;
+/* Of a base that is no key. */
+enum zb_status zb_build_rope_of(struct zb_builder *b, double base, int64_t dims,
+                                int64_t n_pos,
+                                struct zb_rope_tables *out) ZB_CHECKED;
 
 /* llama.c: models that differ from Llama in a few keys. window: how many keys
  * layer i sees, 0 for all; NULL: all in every layer. Its keys but attention_bias
@@ -173,7 +184,7 @@ struct zb_family {
 };
 
 extern const struct zb_family zb_family_llama, zb_family_qwen2,
-    zb_family_mistral, zb_family_gpt2;
+    zb_family_mistral, zb_family_gpt2, zb_family_gptj;
 
 /* In notes: what rope.c reads. */
 #define ZB_NOTE_ROPE "rope: default, linear, llama3"

@@ -48,6 +48,19 @@ int zb_build_vocab(struct zb_builder *b, int64_t vocab, int64_t hidden,
     return zb_g_param(b->g, name, 2, dim, &opts);
 }
 
+int zb_build_vocab_bias(struct zb_builder *b, int64_t vocab, const char *fmt,
+                        ...)
+{
+    const struct zb_param_opts opts = {
+        .init = ZB_INIT_ZEROS,
+        .no_decay = 1,
+        .split = {.n_parts = 1, .size = {vocab}, .is_vocab = 1},
+    };
+    FORMAT_NAME(name, fmt);
+
+    return zb_g_param(b->g, name, 1, &vocab, &opts);
+}
+
 /* The split of dimension `dim`, `n` long. */
 static struct zb_split split_of(const struct zb_linear *l, int dim, int64_t n)
 {
@@ -113,6 +126,19 @@ enum zb_status zb_build_check_split(const struct zb_builder *b, const char *key,
     }
     return zb_config_fail(b->config, key, "%lld does not divide by tp_size %d",
                           (long long)n, tp);
+}
+
+enum zb_status zb_build_check_positions(const struct zb_builder *b,
+                                        const char *key)
+{
+    int64_t n = zb_config_int(b->config, key);
+
+    return b->opts->max_seq <= n
+               ? ZB_OK
+               : zb_config_fail(b->config, key,
+                                "sequences of %lld are longer than the %lld "
+                                "positions",
+                                (long long)b->opts->max_seq, (long long)n);
 }
 
 int zb_build_ones(struct zb_builder *b, int64_t n, const char *fmt, ...)

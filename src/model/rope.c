@@ -149,14 +149,13 @@ static double angle_step(const struct scaling *s, int64_t k, int64_t dims)
     return (1 - t) * theta / s->factor + t * theta;
 }
 
-enum zb_status zb_build_rope(struct zb_builder *b, int64_t dims, int64_t n_pos,
-                             struct zb_rope_tables *out)
+static enum zb_status make_tables(struct zb_builder *b, const struct scaling *s,
+                                  int64_t dims, int64_t n_pos,
+                                  struct zb_rope_tables *out)
 {
     int64_t half = dims / 2, shape[] = {n_pos, half};
-    struct scaling s;
     zb_real *cos_value, *sin_value;
 
-    ZB_TRY(read_scaling(b->config, &s));
     if (n_pos > MAX_TABLE / half) {
         return zb_config_fail(b->config, "max_position_embeddings",
                               "tables of %lld rotary positions are too large",
@@ -170,7 +169,7 @@ enum zb_status zb_build_rope(struct zb_builder *b, int64_t dims, int64_t n_pos,
         return ZB_ENOMEM;
     }
     for (int64_t k = 0; k < half; k++) {
-        double step = angle_step(&s, k, dims);
+        double step = angle_step(s, k, dims);
 
         for (int64_t t = 0; t < n_pos; t++) {
             cos_value[t * half + k] = (zb_real)cos((double)t * step);
@@ -182,4 +181,21 @@ enum zb_status zb_build_rope(struct zb_builder *b, int64_t dims, int64_t n_pos,
     zb_free(cos_value);
     zb_free(sin_value);
     return ZB_OK;
+}
+
+enum zb_status zb_build_rope(struct zb_builder *b, int64_t dims, int64_t n_pos,
+                             struct zb_rope_tables *out)
+{
+    struct scaling s;
+
+    ZB_TRY(read_scaling(b->config, &s));
+    return make_tables(b, &s, dims, n_pos, out);
+}
+
+enum zb_status zb_build_rope_of(struct zb_builder *b, double base, int64_t dims,
+                                int64_t n_pos, struct zb_rope_tables *out)
+{
+    const struct scaling s = {.base = base, .factor = 1};
+
+    return make_tables(b, &s, dims, n_pos, out);
 }

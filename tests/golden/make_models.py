@@ -28,6 +28,7 @@ import torch
 import transformers
 from safetensors.numpy import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPTJConfig, GPTJForCausalLM
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 from transformers import MistralConfig, MistralForCausalLM
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -142,11 +143,17 @@ MISTRAL = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
     "sliding_window": 6,
 }
+GPTJ = {
+    "model_type": "gptj", "vocab_size": 128, "n_positions": 32, "n_embd": 32,
+    "n_layer": 4, "n_head": 2, "rotary_dim": 8, "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 
 CLASSES = {
     "llama": (LlamaForCausalLM, LlamaConfig),
     "gpt2": (GPT2LMHeadModel, GPT2Config),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config),
+    "gptj": (GPTJForCausalLM, GPTJConfig),
     "mistral": (MistralForCausalLM, MistralConfig),
 }
 
@@ -179,6 +186,11 @@ CASES = {
     "mistral_padded": (
         dict(MISTRAL, vocab_size=48, hidden_size=24, intermediate_size=28,
              head_dim=12, sliding_window=3), True, False),
+    "gptj_base": (GPTJ, False, True),
+    "gptj_padded": (
+        dict(GPTJ, vocab_size=48, n_embd=24, n_inner=28, n_head=4,
+             rotary_dim=6, tie_word_embeddings=True,
+             layer_norm_epsilon=1e-3), True, False),
 }
 
 

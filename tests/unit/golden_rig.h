@@ -22,7 +22,9 @@
     X(qwen2_base, 1)                                                           \
     X(qwen2_padded, 0)                                                         \
     X(mistral_base, 1)                                                         \
-    X(mistral_padded, 0)
+    X(mistral_padded, 0)                                                       \
+    X(gptj_base, 1)                                                            \
+    X(gptj_padded, 0)
 
 struct golden {
     struct zb_st_file *file;

@@ -93,6 +93,17 @@ static void layer_types_of_qwen2_are_checked(void)
             WORDS("'sliding_window'", "0 is not between 1"));
 }
 
+static void rotary_dim_of_gptj_is_checked(void)
+{
+    refused("{\"model_type\": \"gptj\", \"n_embd\": 32, \"n_head\": 4,"
+            " \"rotary_dim\": 10}",
+            WORDS("'rotary_dim'", "10", "8"));
+    refused("{\"model_type\": \"gptj\", \"rotary_dim\": null}",
+            WORDS("'rotary_dim'", "null"));
+    refused("{\"model_type\": \"gptj\", \"rotary\": false}",
+            WORDS("'rotary'"));
+}
+
 static void wrong_values_name_file_line_and_key(void)
 {
     refused(LLAMA ",\n \"rms_norm_eps\": \"small\"}",
@@ -514,6 +525,7 @@ int main(void)
         ZBT_CASE(broken_json_names_line),
         ZBT_CASE(unknown_family_lists_families),
         ZBT_CASE(layer_types_of_qwen2_are_checked),
+        ZBT_CASE(rotary_dim_of_gptj_is_checked),
         ZBT_CASE(wrong_values_name_file_line_and_key),
         ZBT_CASE(unsupported_features_are_refused_by_name),
         ZBT_CASE(harmless_keys_are_ignored),
