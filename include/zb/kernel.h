@@ -142,9 +142,11 @@ struct zb_k_position_bwd_w {
 };
 
 /* y = (x - mean) * rstd * gamma + beta, per row; beta may be NULL. Population
- * variance; rstd = 1 / sqrt(var + eps). Dense rows (also in the next five). */
+ * variance; rstd = 1 / sqrt(var + eps). Dense rows (also in the next five).
+ * groups > 1 (heads): gamma and beta are [groups, cols], and row r has theirs of
+ * r modulo groups. */
 struct zb_k_layernorm_fwd {
-    int64_t rows, cols;
+    int64_t rows, cols, groups;
     double eps;
     enum zb_dtype dtype;
     const void *x, *gamma, *beta;
@@ -154,16 +156,17 @@ struct zb_k_layernorm_fwd {
 
 /* dx = addend + gradient of layernorm_fwd; addend may be NULL, or dx itself. */
 struct zb_k_layernorm_bwd {
-    int64_t rows, cols;
+    int64_t rows, cols, groups;
     enum zb_dtype dtype;
     const void *dy, *x, *gamma, *addend;
     const zb_real *mean, *rstd;
     void *dx;
 };
 
-/* dgamma[c] += sum_r dy * xhat, dbeta[c] += sum_r dy (dbeta may be NULL). */
+/* dgamma[c] += sum_r dy * xhat, dbeta[c] += sum_r dy (dbeta may be NULL); with
+ * groups, which divide the rows, of each group's rows. */
 struct zb_k_layernorm_bwd_w {
-    int64_t rows, cols;
+    int64_t rows, cols, groups;
     enum zb_dtype dtype;
     const void *dy, *x;
     const zb_real *mean, *rstd;

@@ -21,6 +21,27 @@ static int add_row_outs(struct zb_graph *g, struct zb_op *op, int n)
     return 0;
 }
 
+/* A weight for all rows, or, of a layer norm, one for each of the last but one
+ * dimension (heads). */
+static int fits_rows(const struct zb_op *op, const struct zb_shape *p,
+                     const struct zb_shape *x)
+{
+    int n = x->n_dims;
+
+    if (p->n_dims == 2 && op->row == &zb_op_rows[ZB_OP_layernorm]) {
+        return n > 2 && p->dim[0] == x->dim[n - 2] &&
+               p->dim[1] == x->dim[n - 1];
+    }
+    return p->n_dims == 1 && p->dim[0] == x->dim[n - 1];
+}
+
+static int64_t n_groups(const struct zb_emit *e)
+{
+    const struct zb_shape *gamma = zb_op_shape(e->graph, e->op, 1);
+
+    return gamma->n_dims == 2 ? gamma->dim[0] : 1;
+}
+
 static int norm_shape(struct zb_graph *g, struct zb_op *op, int n_stats)
 {
     const struct zb_shape *x = zb_op_shape(g, op, 0);
@@ -33,7 +54,7 @@ static int norm_shape(struct zb_graph *g, struct zb_op *op, int n_stats)
             continue;
         }
         p = zb_op_shape(g, op, i);
-        if (p->n_dims != 1 || p->dim[0] != x->dim[x->n_dims - 1]) {
+        if (!fits_rows(op, p, x)) {
             zb_graph_mistake(g, op, "%s '%s' %s does not fit x %s",
                              op->row->in[i].name,
                              g->params[g->tensors[op->in[i]].index].name,
@@ -83,6 +104,7 @@ enum zb_status zb_layernorm_forward(struct zb_emit *e)
     struct zb_k_layernorm_fwd k = {
         .rows = zb_shape_rows(&e->in[0].shape),
         .cols = zb_shape_cols(&e->in[0].shape),
+        .groups = n_groups(e),
         .dtype = e->in[0].dtype,
         .eps = e->op->u.norm.eps,
         .x = e->in[0].data,
@@ -101,6 +123,7 @@ enum zb_status zb_layernorm_backward_input(struct zb_emit *e)
     struct zb_k_layernorm_bwd k = {
         .rows = zb_shape_rows(&e->in[0].shape),
         .cols = zb_shape_cols(&e->in[0].shape),
+        .groups = n_groups(e),
         .dtype = e->in[0].dtype,
         .dy = e->d_out.data,
         .x = e->in[0].data,
@@ -119,6 +142,7 @@ enum zb_status zb_layernorm_backward_weight(struct zb_emit *e)
     struct zb_k_layernorm_bwd_w k = {
         .rows = zb_shape_rows(&e->in[0].shape),
         .cols = zb_shape_cols(&e->in[0].shape),
+        .groups = n_groups(e),
         .dtype = e->in[0].dtype,
         .dy = e->d_out.data,
         .x = e->in[0].data,
@@ -128,9 +152,9 @@ enum zb_status zb_layernorm_backward_weight(struct zb_emit *e)
         .dbeta = e->d_in[2].data,
     };
     struct zb_k_col_sum beta_only = {
-        .rows = zb_shape_rows(&e->d_out.shape),
-        .cols = zb_shape_cols(&e->d_out.shape),
-        .ldx = zb_shape_cols(&e->d_out.shape),
+        .rows = k.rows / k.groups,
+        .cols = k.cols * k.groups,
+        .ldx = k.cols * k.groups,
         .dtype = e->d_out.dtype,
         .x = k.dy,
         .y = k.dbeta,

@@ -5,6 +5,15 @@
  */
 #include "kern/fmath.h"
 
+#ifndef ZB_KERN_NORM_GROUP
+#define ZB_KERN_NORM_GROUP
+/* Where a row's gamma (and beta) begins. */
+ZB_KERN_FN int64_t zb_norm_group_at(int64_t row, int64_t groups, int64_t cols)
+{
+    return groups > 1 ? row % groups * cols : 0;
+}
+#endif
+
 /* y = (x - mean) rstd gamma + beta. */
 ZB_KERN_FN void ZB_AS(zb_layernorm_row)(int64_t n, zb_real eps,
                                         const ZB_ST *ZB_RESTRICT x,

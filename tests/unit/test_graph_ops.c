@@ -95,6 +95,15 @@ static int op_layernorm_of_slice(struct ctx *k, int x)
                           own(k, "gamma", 1, 4, 0), ZB_G_NONE, 1e-2);
 }
 
+static int op_layernorm_heads(struct ctx *k, int x)
+{
+    const int64_t flat[] = {B, T, H};
+    int y = zb_g_layernorm(k->g, heads(k, x, 0, 4), own(k, "gamma", 2, 4, 2),
+                           own(k, "beta", 2, 4, 2), 1e-1);
+
+    return zb_g_reshape(k->g, y, 3, flat);
+}
+
 static int op_rmsnorm(struct ctx *k, int x)
 {
     return zb_g_rmsnorm(k->g, x, own(k, "gamma", 1, H, 0), 1e-2);
@@ -247,6 +256,7 @@ static const struct {
     {"layernorm", op_layernorm, 1},
     {"layernorm_residual", op_layernorm_residual, 1},
     {"layernorm_of_slice", op_layernorm_of_slice, 1},
+    {"layernorm_heads", op_layernorm_heads, 1},
     {"rmsnorm", op_rmsnorm, 1},
     {"rope", op_rope, 0},
     {"rope_interleaved", op_rope_interleaved, 0},

@@ -246,10 +246,12 @@ static void run_layernorm(enum zb_dtype t, int variant)
                                    .dtype = t};
     struct zb_k_layernorm_bwd b = {.rows = ROWS, .cols = COLS, .dtype = t};
     struct zb_k_layernorm_bwd_w w = {.rows = ROWS, .cols = COLS, .dtype = t};
+    int64_t n_w = variant == 2 ? N : COLS;
 
     w.x = b.x = f.x = in(t, N);
-    b.gamma = f.gamma = in(t, COLS);
-    f.beta = variant ? in(t, COLS) : NULL;
+    w.groups = b.groups = f.groups = variant == 2 ? ROWS : 1;
+    b.gamma = f.gamma = in(t, n_w);
+    f.beta = variant ? in(t, n_w) : NULL;
     f.y = blank(t, N);
     f.mean = blank(ZB_DTYPE_REAL, ROWS);
     f.rstd = blank(ZB_DTYPE_REAL, ROWS);
@@ -258,8 +260,8 @@ static void run_layernorm(enum zb_dtype t, int variant)
     w.dy = b.dy = in(t, N);
     b.addend = variant ? in(t, N) : NULL;
     b.dx = blank(t, N);
-    w.dgamma = in(ZB_DTYPE_REAL, COLS);
-    w.dbeta = variant ? in(ZB_DTYPE_REAL, COLS) : NULL;
+    w.dgamma = in(ZB_DTYPE_REAL, n_w);
+    w.dbeta = variant ? in(ZB_DTYPE_REAL, n_w) : NULL;
     ops_run(ZB_K_layernorm_fwd, &f, OPS_OUT(f.y, f.mean, f.rstd),
             OPS_IN(f.x, f.gamma, f.beta));
     ops_run(ZB_K_layernorm_bwd, &b, OPS_OUT(b.dx),
@@ -270,7 +272,7 @@ static void run_layernorm(enum zb_dtype t, int variant)
     out(ZB_DTYPE_REAL, f.mean, ROWS);
     out(ZB_DTYPE_REAL, f.rstd, ROWS);
     out(t, b.dx, N);
-    out(ZB_DTYPE_REAL, w.dgamma, COLS);
+    out(ZB_DTYPE_REAL, w.dgamma, n_w);
 }
 
 static void run_rmsnorm(enum zb_dtype t, int variant)
@@ -302,7 +304,7 @@ static void run_rmsnorm(enum zb_dtype t, int variant)
 static void sums_and_norms(void)
 {
     check("sums", run_sums, 1);
-    check("layernorm", run_layernorm, 2);
+    check("layernorm", run_layernorm, 3);
     check("rmsnorm", run_rmsnorm, 2);
 }
 

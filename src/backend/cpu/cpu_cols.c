@@ -84,9 +84,10 @@ enum zb_status zb_cpu_layernorm_bwd_w(struct zb_device *dev, const void *params)
 {
     static const zb_cpu_part_fn part[] = ZB_CPU_PARTS(norm_bwd_w_part);
     const struct zb_k_layernorm_bwd_w *p = params;
+    int64_t groups = p->groups > 1 ? p->groups : 1;
 
-    return zb_cpu_for_type(dev, p->dtype, part, p->cols, COL_ALIGN,
-                           0.4 * (double)p->rows, p);
+    return zb_cpu_for_type(dev, p->dtype, part, groups * p->cols, COL_ALIGN,
+                           0.4 * (double)(p->rows / groups), p);
 }
 
 enum zb_status zb_cpu_rmsnorm_bwd_w(struct zb_device *dev, const void *params)

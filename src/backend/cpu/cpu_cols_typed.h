@@ -36,21 +36,23 @@ static void ZB_AS(norm_bwd_w_part)(const struct zb_device *dev, const void *arg,
 {
     const struct zb_k_layernorm_bwd_w *p = arg;
     const ZB_ST *dy = p->dy, *x = p->x;
+    int64_t groups = p->groups > 1 ? p->groups : 1, rows = p->rows / groups, n;
     struct col_sums s;
 
     (void)dev;
     (void)thread;
-    for (int64_t c = begin; c < end; c += COL_BLOCK) {
-        int64_t n = block_at(c, end);
+    for (int64_t c = begin; c < end; c += n) {
+        int64_t g = c / p->cols, group_end = (g + 1) * p->cols;
 
+        n = block_at(c, end < group_end ? end : group_end);
         sums_start(&s);
-        for (int64_t r = 0; r < p->rows; r++) {
-            int64_t at = r * p->cols + c;
+        for (int64_t r = 0; r < rows; r++) {
+            int64_t at = r * groups * p->cols + c, row = r * groups + g;
 
             ZB_AS(zb_norm_bwd_w_row)
-            (n, dy + at, x + at, p->mean != NULL ? p->mean[r] : ZB_R(0),
-             p->rstd[r], s.group[0], p->dbeta != NULL ? s.group[1] : NULL);
-            if ((r + 1) % ROW_GROUP == 0 || r + 1 == p->rows) {
+            (n, dy + at, x + at, p->mean != NULL ? p->mean[row] : ZB_R(0),
+             p->rstd[row], s.group[0], p->dbeta != NULL ? s.group[1] : NULL);
+            if ((r + 1) % ROW_GROUP == 0 || r + 1 == rows) {
                 sums_end_group(&s);
             }
         }

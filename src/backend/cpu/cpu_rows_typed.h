@@ -19,10 +19,13 @@ static void ZB_AS(norm_fwd_part)(const struct zb_device *dev, const void *arg,
     for (int64_t r = begin; r < end; r++) {
         const ZB_ST *x = (const ZB_ST *)p->x + r * p->cols;
         ZB_ST *y = (ZB_ST *)p->y + r * p->cols;
+        int64_t at = zb_norm_group_at(r, p->groups, p->cols);
+        const ZB_ST *beta = p->beta;
 
         if (p->mean != NULL) {
             ZB_AS(zb_layernorm_row)
-            (p->cols, eps, x, p->gamma, p->beta, y, p->mean + r, p->rstd + r);
+            (p->cols, eps, x, (const ZB_ST *)p->gamma + at,
+             beta != NULL ? beta + at : NULL, y, p->mean + r, p->rstd + r);
         } else {
             ZB_AS(zb_rmsnorm_row)(p->cols, eps, x, p->gamma, y, p->rstd + r);
         }
@@ -44,8 +47,10 @@ static void ZB_AS(norm_bwd_part)(const struct zb_device *dev, const void *arg,
 
         if (p->mean != NULL) {
             ZB_AS(zb_layernorm_bwd_row)
-            (p->cols, dy + at, x + at, p->gamma, p->mean[r], p->rstd[r], more,
-             dx + at);
+            (p->cols, dy + at, x + at,
+             (const ZB_ST *)p->gamma +
+                 zb_norm_group_at(r, p->groups, p->cols),
+             p->mean[r], p->rstd[r], more, dx + at);
         } else {
             ZB_AS(zb_rmsnorm_bwd_row)
             (p->cols, dy + at, x + at, p->gamma, p->rstd[r], more, dx + at);

@@ -185,15 +185,18 @@ enum zb_status zb_cuda_col_sum(struct zb_stream *stream, const void *params)
 static enum zb_status norm_bwd_w(struct zb_stream *stream,
                                  const struct zb_k_layernorm_bwd_w *p)
 {
-    for (int64_t c = 0; c < p->cols; c += SLAB) {
-        struct col_parts parts = col_parts_of(stream, p->rows, p->cols, c);
+    int64_t groups = p->groups > 1 ? p->groups : 1, cols = groups * p->cols;
+
+    for (int64_t c = 0; c < cols; c += SLAB) {
+        struct col_parts parts =
+            col_parts_of(stream, p->rows / groups, cols, c);
 
         ZB_TRY(ZB_CUDA_LAUNCH_TYPED(p->dtype, norm_bwd_w,
                                     col_grid(stream, &parts), ZB_CUDA_BLOCK,
                                     stream, *p, parts));
-        ZB_TRY(add_parts_to(stream, &parts, p->cols, parts.sum, p->dgamma));
+        ZB_TRY(add_parts_to(stream, &parts, cols, parts.sum, p->dgamma));
         if (p->dbeta != NULL) {
-            ZB_TRY(add_parts_to(stream, &parts, p->cols, parts.sum + PART_REALS,
+            ZB_TRY(add_parts_to(stream, &parts, cols, parts.sum + PART_REALS,
                                 p->dbeta));
         }
     }

@@ -33,9 +33,10 @@ static __global__ void ZB_AS(norm_bwd_w)(struct zb_k_layernorm_bwd_w p,
                                          struct col_parts parts)
 {
     ZB_SHARED zb_real sum[2][TILE_ROWS * TILE_COLS];
+    int64_t groups = p.groups > 1 ? p.groups : 1, width = groups * p.cols;
 
     ZB_ITEM_EACH(k, parts.n_tiles * parts.n_parts) {
-        struct tile t = tile_of(k, p.rows, p.cols, &parts);
+        struct tile t = tile_of(k, p.rows / groups, width, &parts);
 
         ZB_BLOCK_EACH(j, TILE_ROWS * TILE_COLS) {
             int64_t c = t.col + j % TILE_COLS;
@@ -43,11 +44,12 @@ static __global__ void ZB_AS(norm_bwd_w)(struct zb_k_layernorm_bwd_w p,
 
             for (int64_t r = t.row + j / TILE_COLS;
                  c < t.col_end && r < t.row_end; r += TILE_ROWS) {
-                ZB_ST dy = ((const ZB_ST *)p.dy)[r * p.cols + c];
-                ZB_ST x = ((const ZB_ST *)p.x)[r * p.cols + c];
-                zb_real mean = p.mean != NULL ? p.mean[r] : ZB_R(0);
+                int64_t row = groups > 1 ? r * groups + c / p.cols : r;
+                ZB_ST dy = ((const ZB_ST *)p.dy)[r * width + c];
+                ZB_ST x = ((const ZB_ST *)p.x)[r * width + c];
+                zb_real mean = p.mean != NULL ? p.mean[row] : ZB_R(0);
 
-                s_g += ZB_AS(zb_norm_dgamma)(dy, x, mean, p.rstd[r]);
+                s_g += ZB_AS(zb_norm_dgamma)(dy, x, mean, p.rstd[row]);
                 s_b += ZB_LD(dy);
             }
             sum[0][j] = s_g;

@@ -10,9 +10,12 @@
 static __global__ void ZB_AS(layernorm_fwd)(struct zb_k_layernorm_fwd p)
 {
     ZB_TEAM_EACH(r, p.rows) {
+        int64_t at = zb_norm_group_at(r, p.groups, p.cols);
+
         ZB_AS(zb_layernorm_row)
         (p.cols, (zb_real)p.eps, (const ZB_ST *)p.x + r * p.cols,
-         (const ZB_ST *)p.gamma, (const ZB_ST *)p.beta,
+         (const ZB_ST *)p.gamma + at,
+         p.beta != NULL ? (const ZB_ST *)p.beta + at : NULL,
          (ZB_ST *)p.y + r * p.cols, p.mean + r, p.rstd + r);
     }
 }
@@ -24,7 +27,8 @@ static __global__ void ZB_AS(layernorm_bwd)(struct zb_k_layernorm_bwd p)
 
         ZB_AS(zb_layernorm_bwd_row)
         (p.cols, (const ZB_ST *)p.dy + at, (const ZB_ST *)p.x + at,
-         (const ZB_ST *)p.gamma, p.mean[r], p.rstd[r],
+         (const ZB_ST *)p.gamma + zb_norm_group_at(r, p.groups, p.cols),
+         p.mean[r], p.rstd[r],
          p.addend != NULL ? (const ZB_ST *)p.addend + at : NULL,
          (ZB_ST *)p.dx + at);
     }
