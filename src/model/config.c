@@ -30,6 +30,7 @@ static const char *const ignored_keys[] = {
     "label2id",
     "language",
     "max_length",
+    "model_max_length",
     "model_type",
     "n_ctx",
     "name_or_path",

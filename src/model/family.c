@@ -15,6 +15,7 @@ static const struct zb_family *const families[] = {
     &zb_family_mistral,
     &zb_family_gpt2,
     &zb_family_gptj,
+    &zb_family_cohere,
 };
 
 const char *zb_model_family(size_t i)

@@ -101,6 +101,9 @@ int zb_build_vocab_bias(struct zb_builder *b, int64_t vocab, const char *fmt,
                         ...) ZB_PRINTF(3, 4);
 int zb_build_ones(struct zb_builder *b, int64_t n, const char *fmt, ...)
     ZB_PRINTF(3, 4);
+/* One for each head, split over the tp group as they are: [heads, head_dim]. */
+int zb_build_head_ones(struct zb_builder *b, int64_t n_heads, int64_t head_dim,
+                       const char *fmt, ...) ZB_PRINTF(4, 5);
 int zb_build_zeros(struct zb_builder *b, int64_t n, const char *fmt, ...)
     ZB_PRINTF(3, 4);
 /* A layer norm over n with prefix.weight and prefix.bias. */
@@ -184,7 +187,7 @@ struct zb_family {
 };
 
 extern const struct zb_family zb_family_llama, zb_family_qwen2,
-    zb_family_mistral, zb_family_gpt2, zb_family_gptj;
+    zb_family_mistral, zb_family_gpt2, zb_family_gptj, zb_family_cohere;
 
 /* In notes: what rope.c reads. */
 #define ZB_NOTE_ROPE "rope: default, linear, llama3"

@@ -149,6 +149,20 @@ int zb_build_ones(struct zb_builder *b, int64_t n, const char *fmt, ...)
     return zb_g_param(b->g, name, 1, &n, &opts);
 }
 
+int zb_build_head_ones(struct zb_builder *b, int64_t n_heads, int64_t head_dim,
+                       const char *fmt, ...)
+{
+    const struct zb_param_opts opts = {
+        .init = ZB_INIT_ONES,
+        .no_decay = 1,
+        .split = {.n_parts = 1, .size = {n_heads}, .unit = {n_heads}},
+    };
+    const int64_t dim[] = {n_heads, head_dim};
+    FORMAT_NAME(name, fmt);
+
+    return zb_g_param(b->g, name, 2, dim, &opts);
+}
+
 int zb_build_zeros(struct zb_builder *b, int64_t n, const char *fmt, ...)
 {
     const struct zb_param_opts opts = {.init = ZB_INIT_ZEROS, .no_decay = 1};

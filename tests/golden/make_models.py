@@ -27,6 +27,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
+from transformers import CohereConfig, CohereForCausalLM
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers import GPTJConfig, GPTJForCausalLM
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
@@ -148,8 +149,16 @@ GPTJ = {
     "n_layer": 4, "n_head": 2, "rotary_dim": 8, "bos_token_id": 0,
     "eos_token_id": 0,
 }
+COHERE = {
+    "model_type": "cohere", "vocab_size": 128, "hidden_size": 32,
+    "intermediate_size": 56, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "use_qk_norm": True,
+    "logit_scale": 0.25, "layer_norm_eps": 1e-5, "rope_theta": 10000.0,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}
 
 CLASSES = {
+    "cohere": (CohereForCausalLM, CohereConfig),
     "llama": (LlamaForCausalLM, LlamaConfig),
     "gpt2": (GPT2LMHeadModel, GPT2Config),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config),
@@ -191,6 +200,11 @@ CASES = {
         dict(GPTJ, vocab_size=48, n_embd=24, n_inner=28, n_head=4,
              rotary_dim=6, tie_word_embeddings=True,
              layer_norm_epsilon=1e-3), True, False),
+    "cohere_base": (COHERE, False, True),
+    "cohere_padded": (
+        dict(COHERE, vocab_size=48, hidden_size=24, intermediate_size=28,
+             num_hidden_layers=2, use_qk_norm=False, attention_bias=True,
+             tie_word_embeddings=False, rope_theta=500.0), True, False),
 }
 
 
@@ -260,10 +274,12 @@ def check_plain(case, cls, config_cls, config, params, batch, exact_run):
 
 def two_steps(model, batch):
     """AdamW twice on the same batch; decay on matrices and tables only."""
-    groups = [{"params": [p for p in model.parameters() if p.dim() >= 2],
-               "weight_decay": 0.1},
-              {"params": [p for p in model.parameters() if p.dim() < 2],
-               "weight_decay": 0.0}]
+    decays = {n: p.dim() >= 2 and not is_norm(n)
+              for n, p in model.named_parameters()}
+    groups = [{"params": [p for n, p in model.named_parameters()
+                          if decays[n] == has_decay],
+               "weight_decay": 0.1 if has_decay else 0.0}
+              for has_decay in (True, False)]
     opt = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-4)
     for _ in range(2):
         run_model(model, batch)

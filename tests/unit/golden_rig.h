@@ -24,7 +24,9 @@
     X(mistral_base, 1)                                                         \
     X(mistral_padded, 0)                                                       \
     X(gptj_base, 1)                                                            \
-    X(gptj_padded, 0)
+    X(gptj_padded, 0)                                                          \
+    X(cohere_base, 1)                                                          \
+    X(cohere_padded, 0)
 
 struct golden {
     struct zb_st_file *file;
