@@ -218,6 +218,13 @@ int zb_g_slice(struct zb_graph *g, int x, int64_t first, int64_t n)
     return zb_graph_add_op(g, ZB_OP_slice, &op);
 }
 
+int zb_g_dense(struct zb_graph *g, int x)
+{
+    struct zb_op op = {.in = {x}};
+
+    return zb_graph_add_op(g, ZB_OP_dense, &op);
+}
+
 int zb_g_xent(struct zb_graph *g, int logits, int labels)
 {
     struct zb_op op = {.in = {logits, labels}};

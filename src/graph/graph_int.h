@@ -199,6 +199,7 @@ struct zb_op_row {
     X(add)                                                                     \
     X(scale)                                                                   \
     X(dropout)                                                                 \
+    X(dense)                                                                   \
     X(reshape)                                                                 \
     X(slice)                                                                   \
     X(xent)                                                                    \
@@ -511,6 +512,7 @@ enum zb_status zb_gated_forward(struct zb_emit *e);
 enum zb_status zb_gated_backward_input(struct zb_emit *e);
 enum zb_status zb_add_forward(struct zb_emit *e);
 enum zb_status zb_scale_forward(struct zb_emit *e);
+enum zb_status zb_dense_forward(struct zb_emit *e);
 enum zb_status zb_scale_backward_input(struct zb_emit *e);
 enum zb_status zb_dropout_forward(struct zb_emit *e);
 enum zb_status zb_dropout_backward_input(struct zb_emit *e);

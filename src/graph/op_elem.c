@@ -308,6 +308,35 @@ struct zb_flops zb_reshape_flops(const struct zb_graph *g,
     return per_element(g, op, bind, 0, 0);
 }
 
+int zb_dense_shape(struct zb_graph *g, struct zb_op *op)
+{
+    struct zb_shape y = *zb_op_shape(g, op, 0);
+
+    return zb_op_add_out(g, op, &y);
+}
+
+struct zb_flops zb_dense_flops(const struct zb_graph *g, const struct zb_op *op,
+                               const struct zb_bind *bind)
+{
+    return per_element(g, op, bind, 0, 0);
+}
+
+enum zb_status zb_dense_forward(struct zb_emit *e)
+{
+    int64_t cols = zb_shape_cols(&e->in[0].shape);
+    struct zb_k_copy k = {
+        .rows = zb_shape_rows(&e->in[0].shape),
+        .cols = cols,
+        .ldx = zb_view_row_stride(&e->in[0]),
+        .ldy = cols,
+        .elem_bytes = (int64_t)zb_dtype_bytes(e->in[0].dtype),
+        .x = e->in[0].data,
+        .y = e->out[0].data,
+    };
+
+    return zb_emit_launch(e, ZB_K_copy, &k);
+}
+
 int zb_slice_shape(struct zb_graph *g, struct zb_op *op)
 {
     struct zb_shape y = *zb_op_shape(g, op, 0);

@@ -190,6 +190,13 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
         .forward = zb_dropout_forward,
         .backward_input = zb_dropout_backward_input,
     },
+    [ZB_OP_dense] = {
+        ROW(dense),
+        .flags = ZB_OP_CHEAP,
+        .n_in = 1,
+        .in = {IN_X(ZB_IN_PASS, ZB_NEED_ROWS)},
+        .forward = zb_dense_forward,
+    },
     [ZB_OP_reshape] = {
         ROW(reshape),
         .flags = ZB_OP_ALIAS,

@@ -232,6 +232,15 @@ static int op_reshape(struct ctx *k, int x)
     return zb_g_act(k->g, zb_g_reshape(k->g, x, 4, dim), ZB_ACT_SILU);
 }
 
+static int op_dense(struct ctx *k, int x)
+{
+    const int64_t four[] = {B, T, 4, 2}, flat[] = {B, T, 4};
+    int y = zb_g_slice(k->g, zb_g_reshape(k->g, x, 4, four), 1, 1);
+
+    return zb_g_act(k->g, zb_g_reshape(k->g, zb_g_dense(k->g, y), 3, flat),
+                    ZB_ACT_SILU);
+}
+
 static int op_xent(struct ctx *k, int x)
 {
     k->is_loss = 1;
@@ -274,6 +283,7 @@ static const struct {
     {"add_twice", op_add_twice, 0},
     {"dropout", op_dropout, 0},
     {"reshape", op_reshape, 0},
+    {"dense_slice", op_dense, 0},
     {"xent", op_xent, 0},
     {"xent_scaled", op_xent_scaled, 0},
 };
