@@ -16,6 +16,7 @@ static const struct zb_family *const families[] = {
     &zb_family_gpt2,
     &zb_family_gptj,
     &zb_family_cohere,
+    &zb_family_falcon,
 };
 
 const char *zb_model_family(size_t i)

@@ -125,6 +125,8 @@ struct zb_linear {
     enum zb_side side;
     int n_parts;     /* 0, 1: the outputs are one; more: so many packed ones of
                         equal size (q, k, v) */
+    int64_t part_heads[ZB_SPLIT_MAX]; /* [n_parts] heads of each, of one size,
+                                         where they are not equal; else 0 */
     int64_t n_heads; /* in the split side, of each part; 0: any columns */
 };
 
@@ -174,6 +176,12 @@ struct zb_llama_kind {
 enum zb_status zb_build_llama(struct zb_builder *b,
                               const struct zb_llama_kind *kind) ZB_CHECKED;
 
+/* alibi.c: a const with the slope of each head times `scale`; is_rounded: of
+ * slopes rounded to bf16. */
+enum zb_status zb_build_alibi(struct zb_builder *b, int64_t n_heads,
+                              double scale, int is_rounded,
+                              int *slopes_out) ZB_CHECKED;
+
 /* ---- families ------------------------------------------------------------ */
 
 struct zb_family {
@@ -187,7 +195,8 @@ struct zb_family {
 };
 
 extern const struct zb_family zb_family_llama, zb_family_qwen2,
-    zb_family_mistral, zb_family_gpt2, zb_family_gptj, zb_family_cohere;
+    zb_family_mistral, zb_family_gpt2, zb_family_gptj, zb_family_cohere,
+    zb_family_falcon;
 
 /* In notes: what rope.c reads. */
 #define ZB_NOTE_ROPE "rope: default, linear, llama3"

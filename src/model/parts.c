@@ -66,10 +66,18 @@ static struct zb_split split_of(const struct zb_linear *l, int dim, int64_t n)
 {
     struct zb_split s = {.dim = dim,
                          .n_parts = l->n_parts > 1 ? l->n_parts : 1};
+    int64_t n_heads = 0;
 
+    for (int i = 0; i < s.n_parts; i++) {
+        n_heads += l->part_heads[i];
+    }
     for (int i = 0; i < s.n_parts; i++) {
         s.size[i] = n / s.n_parts;
         s.unit[i] = l->n_heads > 0 ? l->n_heads : s.size[i];
+        if (n_heads > 0) {
+            s.size[i] = n / n_heads * l->part_heads[i];
+            s.unit[i] = l->part_heads[i];
+        }
     }
     return s;
 }

@@ -28,6 +28,7 @@ import torch
 import transformers
 from safetensors.numpy import save_file
 from transformers import CohereConfig, CohereForCausalLM
+from transformers import FalconConfig, FalconForCausalLM
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers import GPTJConfig, GPTJForCausalLM
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
@@ -68,7 +69,7 @@ def normal(shape, std, *names):
 
 
 def is_norm(name):
-    return any(k in name for k in ("norm", "ln_1", "ln_2", "ln_f"))
+    return any(k in name for k in ("norm", "ln_"))
 
 
 def draw(case, name, shape):
@@ -95,7 +96,8 @@ def draw_params(case, model):
 
 def build(cls, config_cls, config, **more):
     cfg = config_cls(**config, **more)
-    cfg._attn_implementation = "eager"
+    # Falcon's own code adds its slopes twice.
+    cfg._attn_implementation = "sdpa" if config.get("alibi") else "eager"
     model = cls(cfg)
     model.train()
     return model
@@ -156,8 +158,16 @@ COHERE = {
     "logit_scale": 0.25, "layer_norm_eps": 1e-5, "rope_theta": 10000.0,
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }
+FALCON = {
+    "model_type": "falcon", "vocab_size": 128, "hidden_size": 32,
+    "num_hidden_layers": 4, "num_attention_heads": 4,
+}
+FALCON_SMALL = dict(FALCON, vocab_size=48, ffn_hidden_size=40)
+FALCON_NEW = dict(FALCON_SMALL, num_attention_heads=8, num_kv_heads=2,
+                  new_decoder_architecture=True)
 
 CLASSES = {
+    "falcon": (FalconForCausalLM, FalconConfig),
     "cohere": (CohereForCausalLM, CohereConfig),
     "llama": (LlamaForCausalLM, LlamaConfig),
     "gpt2": (GPT2LMHeadModel, GPT2Config),
@@ -205,6 +215,15 @@ CASES = {
         dict(COHERE, vocab_size=48, hidden_size=24, intermediate_size=28,
              num_hidden_layers=2, use_qk_norm=False, attention_bias=True,
              tie_word_embeddings=False, rope_theta=500.0), True, False),
+    "falcon_7b": (FALCON, False, True),
+    "falcon_40b": (FALCON_NEW, False, False),
+    "falcon_one_norm": (
+        dict(FALCON_NEW, num_ln_in_parallel_attn=1, num_hidden_layers=2),
+        True, False),
+    "falcon_rw": (
+        dict(FALCON_SMALL, multi_query=False, parallel_attn=False, alibi=True,
+             bias=True, num_attention_heads=6, hidden_size=24,
+             num_hidden_layers=2), True, False),
 }
 
 

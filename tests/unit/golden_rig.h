@@ -26,7 +26,11 @@
     X(gptj_base, 1)                                                            \
     X(gptj_padded, 0)                                                          \
     X(cohere_base, 1)                                                          \
-    X(cohere_padded, 0)
+    X(cohere_padded, 0)                                                        \
+    X(falcon_7b, 1)                                                            \
+    X(falcon_40b, 0)                                                           \
+    X(falcon_one_norm, 0)                                                      \
+    X(falcon_rw, 0)
 
 struct golden {
     struct zb_st_file *file;

@@ -104,6 +104,45 @@ static void rotary_dim_of_gptj_is_checked(void)
             WORDS("'rotary'"));
 }
 
+static void forms_of_falcon_are_checked(void)
+{
+    refused("{\"model_type\": \"falcon\", \"parallel_attn\": false,"
+            " \"new_decoder_architecture\": true}",
+            WORDS("'parallel_attn'", "new_decoder_architecture"));
+    refused("{\"model_type\": \"falcon\", \"n_head\": 71,"
+            " \"n_head_kv\": 8, \"new_decoder_architecture\": true}",
+            WORDS("'n_head_kv'", "8", "71"));
+}
+
+/* The slopes of 6 and 12 heads, of the paper. */
+static void alibi_slopes_are_those_of_the_paper(void)
+{
+    static const double want[2][12] = {
+        {.25, .0625, .015625, .00390625, .5, .125},
+        {.5, .25, .125, .0625, .03125, .015625, .0078125, .00390625,
+         .70710678, .35355339, .1767767, .08838835},
+    };
+    static const char *const text[] = {
+        "{\"model_type\": \"falcon\", \"alibi\": true, \"n_head\": 6,"
+        " \"hidden_size\": 6, \"n_layer\": 1}",
+        "{\"model_type\": \"falcon\", \"alibi\": true, \"n_head\": 12,"
+        " \"hidden_size\": 12, \"n_layer\": 1}",
+    };
+
+    for (int k = 0; k < 2; k++) {
+        struct zb_model *m = model_of(text[k]);
+        const struct zb_graph *g = zb_model_graph(m);
+
+        CU_ASSERT_STRING_EQUAL(zb_graph_const(g, 0).name, "alibi");
+        for (int h = 0; h < 6 * (k + 1); h++) {
+            /* rounded to 8 bits */
+            CU_ASSERT_DOUBLE_EQUAL(zb_graph_const_value(g, 0)[h], want[k][h],
+                                   want[k][h] / 500);
+        }
+        zb_model_free(m);
+    }
+}
+
 static void wrong_values_name_file_line_and_key(void)
 {
     refused(LLAMA ",\n \"rms_norm_eps\": \"small\"}",
@@ -526,6 +565,8 @@ int main(void)
         ZBT_CASE(unknown_family_lists_families),
         ZBT_CASE(layer_types_of_qwen2_are_checked),
         ZBT_CASE(rotary_dim_of_gptj_is_checked),
+        ZBT_CASE(forms_of_falcon_are_checked),
+        ZBT_CASE(alibi_slopes_are_those_of_the_paper),
         ZBT_CASE(wrong_values_name_file_line_and_key),
         ZBT_CASE(unsupported_features_are_refused_by_name),
         ZBT_CASE(harmless_keys_are_ignored),
