@@ -17,6 +17,7 @@ static const struct zb_family *const families[] = {
     &zb_family_gptj,
     &zb_family_cohere,
     &zb_family_falcon,
+    &zb_family_bloom,
 };
 
 const char *zb_model_family(size_t i)

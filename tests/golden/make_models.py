@@ -27,6 +27,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
+from transformers import BloomConfig, BloomForCausalLM
 from transformers import CohereConfig, CohereForCausalLM
 from transformers import FalconConfig, FalconForCausalLM
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -165,8 +166,13 @@ FALCON = {
 FALCON_SMALL = dict(FALCON, vocab_size=48, ffn_hidden_size=40)
 FALCON_NEW = dict(FALCON_SMALL, num_attention_heads=8, num_kv_heads=2,
                   new_decoder_architecture=True)
+BLOOM = {
+    "model_type": "bloom", "vocab_size": 128, "hidden_size": 48, "n_layer": 4,
+    "n_head": 6,
+}
 
 CLASSES = {
+    "bloom": (BloomForCausalLM, BloomConfig),
     "falcon": (FalconForCausalLM, FalconConfig),
     "cohere": (CohereForCausalLM, CohereConfig),
     "llama": (LlamaForCausalLM, LlamaConfig),
@@ -224,6 +230,10 @@ CASES = {
         dict(FALCON_SMALL, multi_query=False, parallel_attn=False, alibi=True,
              bias=True, num_attention_heads=6, hidden_size=24,
              num_hidden_layers=2), True, False),
+    "bloom_base": (BLOOM, False, True),
+    "bloom_padded": (
+        dict(BLOOM, vocab_size=48, hidden_size=24, n_head=4, n_layer=2,
+             apply_residual_connection_post_layernorm=True), True, False),
 }
 
 
