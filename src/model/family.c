@@ -18,6 +18,7 @@ static const struct zb_family *const families[] = {
     &zb_family_cohere,
     &zb_family_falcon,
     &zb_family_bloom,
+    &zb_family_chatglm,
 };
 
 const char *zb_model_family(size_t i)

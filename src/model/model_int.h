@@ -196,7 +196,7 @@ struct zb_family {
 
 extern const struct zb_family zb_family_llama, zb_family_qwen2,
     zb_family_mistral, zb_family_gpt2, zb_family_gptj, zb_family_cohere,
-    zb_family_falcon, zb_family_bloom;
+    zb_family_falcon, zb_family_bloom, zb_family_chatglm;
 
 /* In notes: what rope.c reads. */
 #define ZB_NOTE_ROPE "rope: default, linear, llama3"

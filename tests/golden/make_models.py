@@ -30,6 +30,7 @@ from safetensors.numpy import save_file
 from transformers import BloomConfig, BloomForCausalLM
 from transformers import CohereConfig, CohereForCausalLM
 from transformers import FalconConfig, FalconForCausalLM
+from transformers import GlmConfig, GlmForCausalLM
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers import GPTJConfig, GPTJForCausalLM
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
@@ -170,8 +171,15 @@ BLOOM = {
     "model_type": "bloom", "vocab_size": 128, "hidden_size": 48, "n_layer": 4,
     "n_head": 6,
 }
+CHATGLM = {
+    "model_type": "chatglm", "num_layers": 4, "padded_vocab_size": 128,
+    "hidden_size": 32, "ffn_hidden_size": 56, "kv_channels": 16,
+    "num_attention_heads": 4, "multi_query_attention": True,
+    "multi_query_group_num": 2, "add_qkv_bias": True, "seq_length": 64,
+}
 
 CLASSES = {
+    "chatglm": (GlmForCausalLM, GlmConfig),
     "bloom": (BloomForCausalLM, BloomConfig),
     "falcon": (FalconForCausalLM, FalconConfig),
     "cohere": (CohereForCausalLM, CohereConfig),
@@ -234,13 +242,76 @@ CASES = {
     "bloom_padded": (
         dict(BLOOM, vocab_size=48, hidden_size=24, n_head=4, n_layer=2,
              apply_residual_connection_post_layernorm=True), True, False),
+    "chatglm_base": (CHATGLM, False, True),
+    "chatglm_padded": (
+        dict(CHATGLM, padded_vocab_size=48, hidden_size=24, kv_channels=8,
+             ffn_hidden_size=28, multi_query_attention=False,
+             add_qkv_bias=False), True, False),
 }
+
+# ChatGLM2's code is not in transformers, but the same model as GLM-4 is, whose
+# queries, keys and values are not packed.
+GLM_NAMES = {
+    "model.embed_tokens": "transformer.embedding.word_embeddings",
+    "model.layers": "transformer.encoder.layers",
+    "model.norm": "transformer.encoder.final_layernorm",
+    "lm_head": "transformer.output_layer",
+    "self_attn.o_proj": "self_attention.dense",
+    "self_attn.q_proj": "self_attention.query_key_value",
+    "mlp.gate_up_proj": "mlp.dense_h_to_4h",
+    "mlp.down_proj": "mlp.dense_4h_to_h",
+}
+
+
+def reference_config(c):
+    """The config as the reference's class takes it."""
+    if c["model_type"] != "chatglm":
+        return c
+    few = c["multi_query_attention"]
+    return {
+        "vocab_size": c["padded_vocab_size"], "hidden_size": c["hidden_size"],
+        "intermediate_size": c["ffn_hidden_size"],
+        "num_hidden_layers": c["num_layers"],
+        "num_attention_heads": c["num_attention_heads"],
+        "num_key_value_heads": c["multi_query_group_num"] if few
+        else c["num_attention_heads"],
+        "head_dim": c["kv_channels"], "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-5, "attention_bias": c["add_qkv_bias"],
+        "max_position_embeddings": c["seq_length"], "pad_token_id": None,
+    }
+
+
+def pack(c, parts):
+    """[q | k | v], or with as many key heads as heads, head by head."""
+    if c["multi_query_attention"]:
+        return np.concatenate(parts)
+    heads = [p.reshape(c["num_attention_heads"], 1, c["kv_channels"], -1)
+             for p in parts]
+    return np.concatenate(heads, 1).reshape(-1, *parts[0].shape[1:])
+
+
+def file_tensors(c, tensors):
+    """The tensors of the reference under the names of the family's files."""
+    if c["model_type"] != "chatglm":
+        return tensors
+    out = {}
+    for name, t in tensors.items():
+        if "k_proj" in name or "v_proj" in name:
+            continue
+        if "q_proj" in name:
+            t = pack(c, [tensors[name.replace("q_proj", f"{x}_proj")]
+                         for x in "qkv"])
+        for old, new in GLM_NAMES.items():
+            name = name.replace(old, new)
+        out[name] = t
+    return out
 
 
 def make_batch(case, config, padded):
     """Padded: row 1 has labels for its second half only, row 3 ends with 5
     pads. The pad id occurs as a real token as well."""
-    ids = rng_of(case, "ids").integers(0, config["vocab_size"], (B, S))
+    vocab = reference_config(config)["vocab_size"]
+    ids = rng_of(case, "ids").integers(0, vocab, (B, S))
     pad = config.get("pad_token_id") or 0
     ids[0, 3] = ids[2, 7] = pad
     labels, mask = ids.copy(), np.ones((B, S), int)
@@ -321,7 +392,7 @@ def make_case(out_dir, case):
     cls, config_cls = CLASSES[config["model_type"]]
     batch = make_batch(case, config, padded)
     with exact():
-        model = build(cls, config_cls, config).double()
+        model = build(cls, config_cls, reference_config(config)).double()
         params = draw_params(case, model)
         overwrite(model, params)
         out = run_model(model, batch)
@@ -330,16 +401,19 @@ def make_case(out_dir, case):
         after = two_steps(model, batch) if with_steps else {}
         overwrite(model, params)
         check_exact(case, model, batch)
-    check_plain(case, cls, config_cls, config, params, batch, (loss, grads))
+    check_plain(case, cls, config_cls, reference_config(config), params, batch,
+                (loss, grads))
     valid = (batch["labels"][:, 1:] != IGNORE).sum()
     tensors = {k: v.astype(np.int32) for k, v in batch.items()}
     tensors.update({
         "loss": np.array(loss), "n_valid": np.array(valid, np.int32),
         "logits": to_f64(logits).astype(np.float32)})
-    tensors.update({f"param.{n}": p for n, p in params.items()})
-    tensors.update({f"grad.{n}": g for n, g in grads.items()})
+    tensors.update({f"param.{n}": p for n, p in
+                    file_tensors(config, params).items()})
+    tensors.update({f"grad.{n}": g for n, g in
+                    file_tensors(config, grads).items()})
     tensors.update({f"after2.{n}": w.astype(np.float32)
-                    for n, w in after.items()})
+                    for n, w in file_tensors(config, after).items()})
     save(out_dir, case, tensors, {"config": json.dumps(config)})
 
 

@@ -32,7 +32,9 @@
     X(falcon_one_norm, 0)                                                      \
     X(falcon_rw, 0)                                                            \
     X(bloom_base, 1)                                                           \
-    X(bloom_padded, 0)
+    X(bloom_padded, 0)                                                         \
+    X(chatglm_base, 1)                                                         \
+    X(chatglm_padded, 0)
 
 struct golden {
     struct zb_st_file *file;

@@ -143,6 +143,19 @@ static void alibi_slopes_are_those_of_the_paper(void)
     }
 }
 
+static void forms_of_chatglm_are_checked(void)
+{
+    refused("{\"model_type\": \"chatglm\", \"add_bias_linear\": true}",
+            WORDS("'add_bias_linear'"));
+    refused("{\"model_type\": \"chatglm\", \"pre_seq_len\": 128}",
+            WORDS("'pre_seq_len'"));
+    refused("{\"model_type\": \"chatglm\", \"kv_channels\": 6}",
+            WORDS("'kv_channels'", "6"));
+    refused("{\"model_type\": \"chatglm\", \"multi_query_attention\": true,"
+            " \"multi_query_group_num\": 3}",
+            WORDS("'multi_query_group_num'", "3", "32"));
+}
+
 static void wrong_values_name_file_line_and_key(void)
 {
     refused(LLAMA ",\n \"rms_norm_eps\": \"small\"}",
@@ -567,6 +580,7 @@ int main(void)
         ZBT_CASE(rotary_dim_of_gptj_is_checked),
         ZBT_CASE(forms_of_falcon_are_checked),
         ZBT_CASE(alibi_slopes_are_those_of_the_paper),
+        ZBT_CASE(forms_of_chatglm_are_checked),
         ZBT_CASE(wrong_values_name_file_line_and_key),
         ZBT_CASE(unsupported_features_are_refused_by_name),
         ZBT_CASE(harmless_keys_are_ignored),
