@@ -39,6 +39,42 @@ static const struct model_case cases[] = {
     {"llama masked", LLAMA ", \"attention_dropout\": 0.2}", 80, 1},
     {"gpt2", GPT2 "}", 72, 0},
     {"gpt2 masked", GPT2 ", \"tie_word_embeddings\": false}", 8, 1},
+    {"mistral masked",
+     "{\"model_type\": \"mistral\", \"vocab_size\": 29, "
+     "\"hidden_size\": 32, \"intermediate_size\": 40, "
+     "\"num_hidden_layers\": 2, \"num_attention_heads\": 8, "
+     "\"num_key_value_heads\": 2, "
+     "\"max_position_embeddings\": 80, \"sliding_window\": 7}",
+     40, 1},
+    {"gptj",
+     "{\"model_type\": \"gptj\", \"vocab_size\": 29, "
+     "\"n_embd\": 32, \"n_layer\": 2, \"n_head\": 4, "
+     "\"rotary_dim\": 4, \"n_positions\": 80}",
+     24, 0},
+    {"cohere masked",
+     "{\"model_type\": \"cohere\", \"vocab_size\": 29, "
+     "\"hidden_size\": 32, \"intermediate_size\": 40, "
+     "\"num_hidden_layers\": 2, \"num_attention_heads\": 8, "
+     "\"num_key_value_heads\": 2, "
+     "\"max_position_embeddings\": 80, \"use_qk_norm\": true}",
+     24, 1},
+    {"falcon padded",
+     "{\"model_type\": \"falcon\", \"vocab_size\": 29, "
+     "\"hidden_size\": 32, \"num_hidden_layers\": 2, "
+     "\"num_attention_heads\": 8, \"num_kv_heads\": 2, "
+     "\"new_decoder_architecture\": true}",
+     21, 0},
+    {"bloom masked",
+     "{\"model_type\": \"bloom\", \"vocab_size\": 29, "
+     "\"hidden_size\": 48, \"n_layer\": 2, \"n_head\": 12}",
+     32, 1},
+    {"chatglm",
+     "{\"model_type\": \"chatglm\", \"vocab_size\": 29, "
+     "\"hidden_size\": 32, \"ffn_hidden_size\": 40, "
+     "\"num_layers\": 2, \"num_attention_heads\": 8, "
+     "\"kv_channels\": 8, \"multi_query_attention\": true, "
+     "\"multi_query_group_num\": 2}",
+     16, 0},
     /* lengths that neither 2 nor 4 ranks divide */
     {"llama padded", LLAMA ", \"attention_dropout\": 0.2}", 13, 0},
     {"llama padded, masked", LLAMA ", \"attention_dropout\": 0.3}", 5, 1},
@@ -355,8 +391,10 @@ static struct zb_graph *attention_graph(const struct attn_case *c,
     const int64_t table[] = {VOCAB, WIDTH};
     const int64_t w[] = {(c->n_q + 2 * c->n_kv) * (CLASSES / c->n_q), WIDTH};
     const struct zb_param_opts normal = {.init = ZB_INIT_NORMAL, .std = 1};
-    struct zb_attn_opts o = {.causal = c->causal, .scale = 0.6,
-                             .dropout = 0.25, .key_mask = ZB_G_NONE,
+    struct zb_attn_opts o = {.causal = c->causal,
+                             .scale = 0.6,
+                             .dropout = 0.25,
+                             .key_mask = ZB_G_NONE,
                              .window = c->window,
                              .has_slopes = c->has_slopes};
     const zb_real slope[] = {0.5F,   0.25F, 0.125F, 0.06F,
