@@ -166,11 +166,11 @@ struct zb_attn_opts {
     double scale;
     double dropout;
     int key_mask; /* data [B,T] i32, 0 = padding; or ZB_G_NONE */
-    int64_t window;   /* > 0, with causal: a query sees itself and so many keys
-                         less one before it; 0: all before it */
-    int slopes;       /* ALiBi: a const with one number per query head of the
-                         whole model, which times (key - query), in tokens, is
-                         added to the scaled score. Ignored unless has_slopes */
+    int64_t window; /* > 0, with causal: a query sees itself and so many keys
+                       less one before it; 0: all before it */
+    int slopes;     /* ALiBi: a const with one number per query head of the
+                       whole model, which times (key - query), in tokens, is
+                       added to the scaled score. Ignored unless has_slopes */
     int has_slopes;
 };
 

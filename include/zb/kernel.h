@@ -143,8 +143,8 @@ struct zb_k_position_bwd_w {
 
 /* y = (x - mean) * rstd * gamma + beta, per row; beta may be NULL. Population
  * variance; rstd = 1 / sqrt(var + eps). Dense rows (also in the next five).
- * groups > 1 (heads): gamma and beta are [groups, cols], and row r has theirs of
- * r modulo groups. */
+ * groups > 1 (heads): gamma and beta are [groups, cols], and row r has theirs
+ * of r modulo groups. */
 struct zb_k_layernorm_fwd {
     int64_t rows, cols, groups;
     double eps;

@@ -13,8 +13,13 @@
 #define DEVICES_MAX 1024
 
 /* Values of options without a letter, above all letters. */
-enum { OPT_TRACE = 256, OPT_REPORT, OPT_DUMP_GRADS, OPT_PRINT_CONFIG,
-       OPT_LIST_MODELS };
+enum {
+    OPT_TRACE = 256,
+    OPT_REPORT,
+    OPT_DUMP_GRADS,
+    OPT_PRINT_CONFIG,
+    OPT_LIST_MODELS
+};
 
 struct row {
     int key; /* letter, or one of the above */

@@ -84,9 +84,8 @@ int zb_g_attention(struct zb_graph *g, int q, int k, int v,
 {
     int is_shared = g->par.sp > 1 && g->par.mode == ZB_SEQ_ALL_TO_ALL;
     int is_ring = g->par.sp > 1 && g->par.mode == ZB_SEQ_RING;
-    struct zb_op op = {
-        .in = {q, k, v, opts->key_mask,
-               opts->has_slopes ? opts->slopes : ZB_G_NONE}};
+    struct zb_op op = {.in = {q, k, v, opts->key_mask,
+                              opts->has_slopes ? opts->slopes : ZB_G_NONE}};
 
     op.u.attention = *opts;
     if (is_shared) {

@@ -241,9 +241,8 @@ int zb_attention_variant(const struct zb_op *op)
 /* Of so many keys, those that a query sees in the mean. */
 static double keys_seen(const struct zb_attn_opts *o, double keys)
 {
-    double window = o->window > 0 && (double)o->window < keys
-                        ? (double)o->window
-                        : keys;
+    double window =
+        o->window > 0 && (double)o->window < keys ? (double)o->window : keys;
 
     return o->causal ? window * (1 - window / (2 * keys)) : keys;
 }

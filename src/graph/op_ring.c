@@ -107,8 +107,8 @@ static int is_seen(const struct ring *r, const struct pair *at)
     if (!r->whole.causal) {
         return 1;
     }
-    return k <= q && (r->whole.window == 0 ||
-                      k + r->len - 1 >= q - r->whole.window + 1);
+    return k <= q &&
+           (r->whole.window == 0 || k + r->len - 1 >= q - r->whole.window + 1);
 }
 
 /* Call `fn` for every pair of pieces of which queries see keys, as the blocks

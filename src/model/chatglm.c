@@ -180,10 +180,11 @@ static int head(const struct chatglm *m, int x)
 {
     struct zb_builder *b = m->b;
 
-    x = zb_g_rmsnorm(b->g, x,
-                     zb_build_ones(b, m->hidden,
-                                   "transformer.encoder.final_layernorm.weight"),
-                     m->eps);
+    x = zb_g_rmsnorm(
+        b->g, x,
+        zb_build_ones(b, m->hidden,
+                      "transformer.encoder.final_layernorm.weight"),
+        m->eps);
     if (b->opts->no_head) {
         return x;
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Cohere (Command): attention and a gated MLP beside each other behind one layer
- * norm without bias, interleaved rotary positions, scaled logits, and where
- * asked for norms of each head of queries and keys.
+ * Cohere (Command): attention and a gated MLP beside each other behind one
+ * layer norm without bias, interleaved rotary positions, scaled logits, and
+ * where asked for norms of each head of queries and keys.
  */
 #include "config.h"
 #include "model/model_int.h"
@@ -143,15 +143,15 @@ static int mlp(const struct cohere *m, int64_t i, int a)
     int gate = linear(m, i, "mlp.gate_proj", a, in);
     int up = linear(m, i, "mlp.up_proj", a, in);
 
-    return linear(m, i, "mlp.down_proj",
-                  zb_g_gated(m->b->g, gate, up, m->act), out);
+    return linear(m, i, "mlp.down_proj", zb_g_gated(m->b->g, gate, up, m->act),
+                  out);
 }
 
 static int block(const struct cohere *m, int64_t i, int x)
 {
-    int gamma = zb_build_ones(m->b, m->hidden,
-                              "model.layers.%lld.input_layernorm.weight",
-                              (long long)i);
+    int gamma =
+        zb_build_ones(m->b, m->hidden,
+                      "model.layers.%lld.input_layernorm.weight", (long long)i);
     int a = zb_g_layernorm(m->b->g, x, gamma, ZB_G_NONE, m->eps);
 
     x = zb_g_add(m->b->g, x, attention(m, i, a));
@@ -205,7 +205,8 @@ static enum zb_status build(struct zb_builder *b)
 const struct zb_family zb_family_cohere = {
     .name = "cohere",
     .architecture = "CohereForCausalLM",
-    .notes = "Command R; parallel blocks; use_qk_norm; interleaved " ZB_NOTE_ROPE,
+    .notes =
+        "Command R; parallel blocks; use_qk_norm; interleaved " ZB_NOTE_ROPE,
     .keys = keys,
     .n_keys = ZB_COUNT_OF(keys),
     .layers_key = "num_hidden_layers",

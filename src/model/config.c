@@ -235,8 +235,10 @@ static enum zb_status wrong_type(const struct zb_config *c,
                                  const json_t *v)
 {
     static const char *const wanted[] = {
-        [ZB_KEY_INT] = "a whole number", [ZB_KEY_REAL] = "a number",
-        [ZB_KEY_BOOL] = "true or false", [ZB_KEY_TEXT] = "a word",
+        [ZB_KEY_INT] = "a whole number",
+        [ZB_KEY_REAL] = "a number",
+        [ZB_KEY_BOOL] = "true or false",
+        [ZB_KEY_TEXT] = "a word",
         [ZB_KEY_OBJECT] = "an object in braces",
         [ZB_KEY_LIST] = "a list in brackets",
     };
@@ -414,11 +416,10 @@ static enum zb_status find_family(struct zb_config *c)
         return zb_fail(ZB_ECONFIG, "%s: key 'model_type' is missing", c->where);
     }
     near = zb_conf_nearest(name, list, n);
-    return zb_config_fail(c, "model_type",
-                          "'%s' is not supported%s%s%s; there are %s", name,
-                          near != NULL ? " (did you mean '" : "",
-                          near != NULL ? near : "", near != NULL ? "'?)" : "",
-                          all);
+    return zb_config_fail(
+        c, "model_type", "'%s' is not supported%s%s%s; there are %s", name,
+        near != NULL ? " (did you mean '" : "", near != NULL ? near : "",
+        near != NULL ? "'?)" : "", all);
 }
 
 static enum zb_status check(struct zb_config *c)

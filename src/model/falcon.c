@@ -83,7 +83,8 @@ static enum zb_status read_heads(struct falcon *m, const struct zb_config *c)
     }
     ZB_TRY(zb_build_check_split(m->b, "num_attention_heads", m->n_heads, 0));
     /* A group is split with its queries, so none may be repeated. */
-    return zb_build_check_split(m->b, m->is_new ? "num_kv_heads" : "multi_query",
+    return zb_build_check_split(m->b,
+                                m->is_new ? "num_kv_heads" : "multi_query",
                                 m->n_kv, m->packing == PACK_BLOCKS);
 }
 
@@ -100,9 +101,8 @@ static enum zb_status read_config(struct falcon *m, const struct zb_config *c)
     m->is_new = zb_config_bool(c, "new_decoder_architecture");
     m->is_parallel = zb_config_bool(c, "parallel_attn");
     m->has_alibi = zb_config_bool(c, "alibi");
-    m->n_norms = m->is_new
-                     ? (int)zb_config_int_or(c, "num_ln_in_parallel_attn", 2)
-                     : 1;
+    m->n_norms =
+        m->is_new ? (int)zb_config_int_or(c, "num_ln_in_parallel_attn", 2) : 1;
     if (m->is_new && !m->is_parallel) {
         return zb_config_fail(c, "parallel_attn",
                               "false is not supported with "

@@ -9,8 +9,8 @@
 
 static const struct zb_key_row keys[] = {
     {"vocab_size", NULL, ZB_KEY_INT, "50257", 1, ZB_KEY_MAX, 0},
-    {"n_positions", "max_position_embeddings", ZB_KEY_INT, "1024", 1, ZB_KEY_MAX,
-     0},
+    {"n_positions", "max_position_embeddings", ZB_KEY_INT, "1024", 1,
+     ZB_KEY_MAX, 0},
     {"n_embd", "hidden_size", ZB_KEY_INT, "768", 1, ZB_KEY_MAX / 4, 0},
     {"n_layer", "num_hidden_layers", ZB_KEY_INT, "12", 1, 10000, 0},
     {"n_head", "num_attention_heads", ZB_KEY_INT, "12", 1, ZB_KEY_MAX, 0},

@@ -167,8 +167,8 @@ enum zb_status zb_build_rope_of(struct zb_builder *b, double base, int64_t dims,
                                 struct zb_rope_tables *out) ZB_CHECKED;
 
 /* llama.c: models that differ from Llama in a few keys. window: how many keys
- * layer i sees, 0 for all; NULL: all in every layer. Its keys but attention_bias
- * and mlp_bias must be in the family's table. */
+ * layer i sees, 0 for all; NULL: all in every layer. Its keys but
+ * attention_bias and mlp_bias must be in the family's table. */
 struct zb_llama_kind {
     int qkv_bias, out_bias, mlp_bias;
     int64_t (*window)(const struct zb_config *c, int64_t layer);

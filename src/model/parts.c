@@ -207,9 +207,9 @@ int zb_build_key_mask(struct zb_builder *b)
     const int64_t dim[] = {ZB_DIM(ZB_SYM_BATCH),
                            ZB_DIM(is_part ? ZB_SYM_FULL : ZB_SYM_SEQ)};
 
-    return b->opts->has_key_mask ? zb_g_data(b->g, "attention_mask",
-                                             ZB_DTYPE_I32, 2, dim)
-                                 : ZB_G_NONE;
+    return b->opts->has_key_mask
+               ? zb_g_data(b->g, "attention_mask", ZB_DTYPE_I32, 2, dim)
+               : ZB_G_NONE;
 }
 
 int zb_build_input(struct zb_builder *b, const char *table, int64_t vocab,

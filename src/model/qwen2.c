@@ -69,9 +69,8 @@ static int64_t window_of(const struct zb_config *c, int64_t layer)
 {
     const json_t *types = zb_config_object(c, "layer_types");
     int is_sliding =
-        types != NULL
-            ? strcmp(type_of(types, layer), "sliding_attention") == 0
-            : layer >= zb_config_int(c, "max_window_layers");
+        types != NULL ? strcmp(type_of(types, layer), "sliding_attention") == 0
+                      : layer >= zb_config_int(c, "max_window_layers");
 
     return is_sliding && zb_config_bool(c, "use_sliding_window")
                ? zb_config_int_or(c, "sliding_window", 0)

@@ -142,14 +142,21 @@ static void make(struct setup *u, const struct shape *s,
     u->s = *s;
     u->part =
         part != NULL ? *part : (struct part){s->seq, 0, 0, s->seq, 0, 0};
-    *p = (struct zb_k_attention_fwd){
-        .batch = s->batch, .seq = s->seq, .kv_seq = u->part.kv_seq,
-        .whole = u->part.whole, .q_first = u->part.q_first,
-        .k_first = u->part.k_first, .n_padding = u->part.n_padding,
-        .first_head = u->part.first_head, .q_heads = s->q_heads,
-        .kv_heads = s->kv_heads, .head_dim = s->dim, .causal = s->causal,
-        .window = s->causal ? sight.window : 0,
-        .scale = 1.7 / sqrt((double)s->dim), .dropout = s->dropout};
+    *p = (struct zb_k_attention_fwd){.batch = s->batch,
+                                     .seq = s->seq,
+                                     .kv_seq = u->part.kv_seq,
+                                     .whole = u->part.whole,
+                                     .q_first = u->part.q_first,
+                                     .k_first = u->part.k_first,
+                                     .n_padding = u->part.n_padding,
+                                     .first_head = u->part.first_head,
+                                     .q_heads = s->q_heads,
+                                     .kv_heads = s->kv_heads,
+                                     .head_dim = s->dim,
+                                     .causal = s->causal,
+                                     .window = s->causal ? sight.window : 0,
+                                     .scale = 1.7 / sqrt((double)s->dim),
+                                     .dropout = s->dropout};
     set_strides(u);
     u->q_n = rows * p->q_row;
     u->k_n = s->batch * u->part.kv_seq * p->k_row;
@@ -243,10 +250,9 @@ static double weights(const struct setup *u, int64_t b, int64_t h, int64_t i,
                    u->k[key_at(u, u->p.k_row, b, j, kv, d)];
         }
         w[j] = *is_dead ? 0
-                        : dot * u->p.scale +
-                              u->slopes[u->part.first_head + h] *
-                                  (double)(u->part.k_first + j -
-                                           u->part.q_first - i);
+                        : dot * u->p.scale + u->slopes[u->part.first_head + h] *
+                                                 (double)(u->part.k_first + j -
+                                                          u->part.q_first - i);
         if (!is_allowed(u, u->part.q_first + i, u->part.k_first + j) ||
             !is_in_window(u, u->part.q_first + i, u->part.k_first + j) ||
             (!*is_dead && s->has_mask &&
@@ -387,13 +393,13 @@ static void run_backward(struct setup *u)
     ops_run(ZB_K_attention_bwd, &bwd,
             OPS_OUT(u->dq_dev, s->is_packed ? NULL : u->dk_dev,
                     s->is_packed ? NULL : u->dv_dev),
-            OPS_IN(p->q, s->is_packed ? NULL : p->k,
-                   s->is_packed ? NULL : p->v, p->out, p->lse, u->dout_dev,
-                   u->sample_dev, u->mask_dev, u->slopes_dev));
+            OPS_IN(p->q, s->is_packed ? NULL : p->k, s->is_packed ? NULL : p->v,
+                   p->out, p->lse, u->dout_dev, u->sample_dev, u->mask_dev,
+                   u->slopes_dev));
 }
 
-/* Queries without a key in this part or window: any finite output will do, and an lse
- * next to which every other counts. */
+/* Queries without a key in this part or window: any finite output will do, and
+ * an lse next to which every other counts. */
 static void settle_keyless(struct setup *u)
 {
     const struct shape *s = &u->s;
@@ -509,8 +515,8 @@ static void run_part(const struct parts *c, int a, int b, int is_first)
             is_first ? OPS_OUT(u->p.out, u->p.lse)
                      : OPS_OUT(c->more, c->more_lse),
             OPS_IN(u->p.q, u->s.is_packed ? NULL : u->p.k,
-                   u->s.is_packed ? NULL : u->p.v, u->sample_dev,
-                   u->mask_dev, u->slopes_dev));
+                   u->s.is_packed ? NULL : u->p.v, u->sample_dev, u->mask_dev,
+                   u->slopes_dev));
     if (!is_first) {
         ops_run(ZB_K_attention_merge, &m, OPS_OUT(u->p.out, u->p.lse),
                 OPS_IN(c->more, c->more_lse));

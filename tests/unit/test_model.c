@@ -75,8 +75,8 @@ static void unknown_family_lists_families(void)
 
 #define QWEN2                                                                  \
     "{\"model_type\": \"qwen2\", \"vocab_size\": 32, \"hidden_size\": 16,"     \
-    " \"intermediate_size\": 24, \"num_hidden_layers\": 2,"                     \
-    " \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"                  \
+    " \"intermediate_size\": 24, \"num_hidden_layers\": 2,"                    \
+    " \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"                 \
     " \"max_position_embeddings\": 64"
 
 static void layer_types_of_qwen2_are_checked(void)
@@ -100,8 +100,7 @@ static void rotary_dim_of_gptj_is_checked(void)
             WORDS("'rotary_dim'", "10", "8"));
     refused("{\"model_type\": \"gptj\", \"rotary_dim\": null}",
             WORDS("'rotary_dim'", "null"));
-    refused("{\"model_type\": \"gptj\", \"rotary\": false}",
-            WORDS("'rotary'"));
+    refused("{\"model_type\": \"gptj\", \"rotary\": false}", WORDS("'rotary'"));
 }
 
 static void forms_of_falcon_are_checked(void)
@@ -119,8 +118,8 @@ static void alibi_slopes_are_those_of_the_paper(void)
 {
     static const double want[2][12] = {
         {.25, .0625, .015625, .00390625, .5, .125},
-        {.5, .25, .125, .0625, .03125, .015625, .0078125, .00390625,
-         .70710678, .35355339, .1767767, .08838835},
+        {.5, .25, .125, .0625, .03125, .015625, .0078125, .00390625, .70710678,
+         .35355339, .1767767, .08838835},
     };
     static const char *const text[] = {
         "{\"model_type\": \"falcon\", \"alibi\": true, \"n_head\": 6,"

@@ -145,8 +145,7 @@ static void ragged_microbatches_equal_reference(void)
 int main(void)
 {
     static const struct zbt_case cases[] = {
-        GOLDEN_MODELS(MODEL_CASE)
-        ZBT_CASE(ragged_microbatches_equal_reference),
+        GOLDEN_MODELS(MODEL_CASE) ZBT_CASE(ragged_microbatches_equal_reference),
     };
 
     return zbt_run("model_golden", cases, ZB_COUNT_OF(cases));

@@ -111,10 +111,16 @@ static void norm_reference(struct norm *t, int has_beta)
 
 static void norm_forward(struct norm *t, int has_beta)
 {
-    struct zb_k_layernorm_fwd ln = {
-        .rows = t->rows, .cols = t->cols, .groups = t->groups, .eps = EPS, .x = t->x_d,
-        .gamma = t->gamma_d, .beta = has_beta ? t->beta_d : NULL,
-        .y = t->y_d, .mean = t->mean_d, .rstd = t->rstd_d};
+    struct zb_k_layernorm_fwd ln = {.rows = t->rows,
+                                    .cols = t->cols,
+                                    .groups = t->groups,
+                                    .eps = EPS,
+                                    .x = t->x_d,
+                                    .gamma = t->gamma_d,
+                                    .beta = has_beta ? t->beta_d : NULL,
+                                    .y = t->y_d,
+                                    .mean = t->mean_d,
+                                    .rstd = t->rstd_d};
     struct zb_k_rmsnorm_fwd rms = {
         .rows = t->rows, .cols = t->cols, .eps = EPS, .x = t->x_d,
         .gamma = t->gamma_d, .y = t->y_d, .rstd = t->rstd_d};
@@ -135,10 +141,16 @@ static void norm_forward_of(void *ctx)
 
 static void norm_backward(struct norm *t, const zb_real *addend, zb_real *dx)
 {
-    struct zb_k_layernorm_bwd ln = {
-        .rows = t->rows, .cols = t->cols, .groups = t->groups, .dy = t->dy_d, .x = t->x_d,
-        .gamma = t->gamma_d, .mean = t->mean_d, .rstd = t->rstd_d,
-        .addend = addend, .dx = dx};
+    struct zb_k_layernorm_bwd ln = {.rows = t->rows,
+                                    .cols = t->cols,
+                                    .groups = t->groups,
+                                    .dy = t->dy_d,
+                                    .x = t->x_d,
+                                    .gamma = t->gamma_d,
+                                    .mean = t->mean_d,
+                                    .rstd = t->rstd_d,
+                                    .addend = addend,
+                                    .dx = dx};
     struct zb_k_rmsnorm_bwd rms = {
         .rows = t->rows, .cols = t->cols, .dy = t->dy_d, .x = t->x_d,
         .gamma = t->gamma_d, .rstd = t->rstd_d, .addend = addend, .dx = dx};
@@ -151,9 +163,15 @@ static void norm_backward(struct norm *t, const zb_real *addend, zb_real *dx)
 
 static void norm_backward_w(struct norm *t, zb_real *dgamma, zb_real *dbeta)
 {
-    struct zb_k_layernorm_bwd_w ln = {
-        .rows = t->rows, .cols = t->cols, .groups = t->groups, .dy = t->dy_d, .x = t->x_d,
-        .mean = t->mean_d, .rstd = t->rstd_d, .dgamma = dgamma, .dbeta = dbeta};
+    struct zb_k_layernorm_bwd_w ln = {.rows = t->rows,
+                                      .cols = t->cols,
+                                      .groups = t->groups,
+                                      .dy = t->dy_d,
+                                      .x = t->x_d,
+                                      .mean = t->mean_d,
+                                      .rstd = t->rstd_d,
+                                      .dgamma = dgamma,
+                                      .dbeta = dbeta};
     struct zb_k_rmsnorm_bwd_w rms = {.rows = t->rows, .cols = t->cols,
                                      .dy = t->dy_d, .x = t->x_d,
                                      .rstd = t->rstd_d, .dgamma = dgamma};

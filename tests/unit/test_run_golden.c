@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Whole training steps against tests/golden/: loss, every gradient, and weights
- * after two updates, through sessions of one and two stages, and with two tensor-parallel ranks. */
+ * after two updates, through sessions of one and two stages, and with two
+ * tensor-parallel ranks. */
 #include "config.h"
 
 #include <math.h>

@@ -364,8 +364,7 @@ static void finish(const struct attn_tile *t, zb_real *ot,
         lse[i] = w->top[i] + zb_log(w->sum[i]);
     }
     ZB_EACH(i, t->n_pad) {
-        w->shrink[i] =
-            w->top[i] < ATTN_NONE ? ZB_R(0) : ZB_R(1) / w->sum[i];
+        w->shrink[i] = w->top[i] < ATTN_NONE ? ZB_R(0) : ZB_R(1) / w->sum[i];
     }
     for (int64_t d = 0; d < p->head_dim; d++) {
         ZB_EACH(i, t->n_pad) {

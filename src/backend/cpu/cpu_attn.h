@@ -99,8 +99,8 @@ void zb_attn_query_scales(const struct attn_tile *t, zb_real *factor);
 void zb_attn_load_columns(const struct attn_tile *t, struct attn_rows x,
                           zb_real *dst);
 
-/* s = K q and what distance adds, and never where a query may not see a key. qt: [d][ATTN_QUERIES],
- * scaled; s: [ATTN_KEYS][ATTN_QUERIES]. */
+/* s = K q and what distance adds, and never where a query may not see a key.
+ * qt: [d][ATTN_QUERIES], scaled; s: [ATTN_KEYS][ATTN_QUERIES]. */
 void zb_attn_scores(const struct attn_tile *t, const struct attn_block *k,
                     struct attn_rows keys, const zb_real *qt, zb_real *s);
 

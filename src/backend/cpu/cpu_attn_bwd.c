@@ -124,7 +124,7 @@ static void load_tile(const struct attn_tile *t,
         }
         w->delta[i] = sum;
         /* A query without a key weighs nothing. */
-        w->lse[i] = i >= t->n          ? ZB_R(0)
+        w->lse[i] = i >= t->n            ? ZB_R(0)
                     : lse[i] < ATTN_NONE ? -ATTN_NEVER
                                          : lse[i];
     }

@@ -48,8 +48,7 @@ static void ZB_AS(norm_bwd_part)(const struct zb_device *dev, const void *arg,
         if (p->mean != NULL) {
             ZB_AS(zb_layernorm_bwd_row)
             (p->cols, dy + at, x + at,
-             (const ZB_ST *)p->gamma +
-                 zb_norm_group_at(r, p->groups, p->cols),
+             (const ZB_ST *)p->gamma + zb_norm_group_at(r, p->groups, p->cols),
              p->mean[r], p->rstd[r], more, dx + at);
         } else {
             ZB_AS(zb_rmsnorm_bwd_row)

@@ -198,8 +198,8 @@ ZB_KERN_FN struct attn_pair attn_pair_of(const struct zb_k_attention_fwd *p,
     t.diag = p->causal ? attn_clip(i0 + rule->shift - j0, -most, most) : most;
     t.low = -most;
     if (rule->window > 0) {
-        t.low = attn_clip(i0 + rule->shift - j0 - rule->window + 1, -most,
-                          most);
+        t.low =
+            attn_clip(i0 + rule->shift - j0 - rule->window + 1, -most, most);
     }
     t.apart = (int)(j0 - i0 - rule->shift);
     t.n_keys = attn_clip(rule->n_keys - j0, 0, most);
