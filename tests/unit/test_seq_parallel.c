@@ -61,7 +61,7 @@ static const struct model_case cases[] = {
     {"falcon padded",
      "{\"model_type\": \"falcon\", \"vocab_size\": 29, "
      "\"hidden_size\": 32, \"num_hidden_layers\": 2, "
-     "\"num_attention_heads\": 8, \"num_kv_heads\": 2, "
+     "\"num_attention_heads\": 8, \"num_kv_heads\": 4, "
      "\"new_decoder_architecture\": true}",
      21, 0},
     {"bloom masked",
