@@ -258,9 +258,9 @@ static void bench_norms(struct bench *b, int64_t rows, int64_t cols)
     zb_real *x = reals(b, n), *y = reals(b, n), *dy = reals(b, n);
     zb_real *g = reals(b, cols), *dg = reals(b, cols), *db = reals(b, cols);
     zb_real *mean = reals(b, rows), *rstd = reals(b, rows);
-    struct zb_k_layernorm_fwd lf = {rows, cols, 1e-5, REAL, x, g, g, y, mean, rstd};
-    struct zb_k_layernorm_bwd lb = {rows, cols, REAL, dy, x, g, dy, mean, rstd, y};
-    struct zb_k_layernorm_bwd_w lw = {rows, cols, REAL, dy, x, mean, rstd, dg, db};
+    struct zb_k_layernorm_fwd lf = {rows, cols, 1, 1e-5, REAL, x, g, g, y, mean, rstd};
+    struct zb_k_layernorm_bwd lb = {rows, cols, 1, REAL, dy, x, g, dy, mean, rstd, y};
+    struct zb_k_layernorm_bwd_w lw = {rows, cols, 1, REAL, dy, x, mean, rstd, dg, db};
     struct zb_k_rmsnorm_fwd rf = {rows, cols, 1e-5, REAL, x, g, y, rstd};
     struct zb_k_rmsnorm_bwd rb = {rows, cols, REAL, dy, x, g, dy, rstd, y};
     struct zb_k_rmsnorm_bwd_w rw = {rows, cols, REAL, dy, x, rstd, dg};
