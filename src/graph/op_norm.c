@@ -152,9 +152,9 @@ enum zb_status zb_layernorm_backward_weight(struct zb_emit *e)
         .dbeta = e->d_in[2].data,
     };
     struct zb_k_col_sum beta_only = {
-        .rows = k.rows / k.groups,
-        .cols = k.cols * k.groups,
-        .ldx = k.cols * k.groups,
+        .rows = zb_shape_rows(&e->d_out.shape) / k.groups,
+        .cols = zb_shape_cols(&e->d_out.shape) * k.groups,
+        .ldx = zb_shape_cols(&e->d_out.shape) * k.groups,
         .dtype = e->d_out.dtype,
         .x = k.dy,
         .y = k.dbeta,
