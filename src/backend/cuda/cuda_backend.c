@@ -365,9 +365,10 @@ static void cuda_device_close(struct zb_device *dev)
     if (dev == NULL) {
         return;
     }
-    if (zb_cuda_use(dev) == ZB_OK) {
-        zb_cuda_gemm_free(dev->gemm);
-    }
+    /* What the host has is freed also when the GPU is lost. */
+    (void)cudaSetDevice(dev->gpu);
+    zb_cuda_gemm_free(dev->gemm);
+    (void)cudaGetLastError();
     zb_affinity_undo(dev->be->base.affinity, dev->binding_before);
     zb_free(dev);
 }
