@@ -185,13 +185,8 @@ static int head(const struct chatglm *m, int x)
         zb_build_ones(b, m->hidden,
                       "transformer.encoder.final_layernorm.weight"),
         m->eps);
-    if (b->opts->no_head) {
-        return x;
-    }
-    return zb_g_linear(b->g, x,
-                       zb_build_vocab(b, m->vocab, m->hidden,
-                                      "transformer.output_layer.weight"),
-                       ZB_G_NONE, 0);
+    return zb_build_head(b, x, m->vocab, m->hidden,
+                         "transformer.output_layer.weight", NULL);
 }
 
 static enum zb_status build(struct zb_builder *b)

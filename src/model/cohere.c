@@ -161,21 +161,17 @@ static int block(const struct cohere *m, int64_t i, int x)
 static int head(const struct cohere *m, int x)
 {
     struct zb_builder *b = m->b;
-    int is_tied = zb_config_bool(b->config, "tie_word_embeddings");
 
     x = zb_g_layernorm(b->g, x,
                        zb_build_ones(b, m->hidden, "model.norm.weight"),
                        ZB_G_NONE, m->eps);
-    if (b->opts->no_head) {
-        return x;
-    }
     /* As scaled logits, on fewer numbers. */
-    x = zb_g_scale(b->g, x, zb_config_real(b->config, "logit_scale"));
-    return zb_g_linear(b->g, x,
-                       zb_build_vocab(b, m->vocab, m->hidden, "%s",
-                                      is_tied ? "model.embed_tokens.weight"
-                                              : "lm_head.weight"),
-                       ZB_G_NONE, 0);
+    if (!b->opts->no_head) {
+        x = zb_g_scale(b->g, x, zb_config_real(b->config, "logit_scale"));
+    }
+    return zb_build_head(b, x, m->vocab, m->hidden,
+                         zb_build_head_table(b, "model.embed_tokens.weight"),
+                         NULL);
 }
 
 static enum zb_status build(struct zb_builder *b)

@@ -215,18 +215,11 @@ static int block(const struct falcon *m, int64_t i, int x)
 static int head(const struct falcon *m, int x)
 {
     struct zb_builder *b = m->b;
-    int is_tied = zb_config_bool(b->config, "tie_word_embeddings");
 
     x = zb_build_layernorm(b, x, m->hidden, m->eps, "transformer.ln_f");
-    if (b->opts->no_head) {
-        return x;
-    }
-    return zb_g_linear(b->g, x,
-                       zb_build_vocab(b, m->vocab, m->hidden, "%s",
-                                      is_tied
-                                          ? "transformer.word_embeddings.weight"
-                                          : "lm_head.weight"),
-                       ZB_G_NONE, 0);
+    return zb_build_head(
+        b, x, m->vocab, m->hidden,
+        zb_build_head_table(b, "transformer.word_embeddings.weight"), NULL);
 }
 
 static enum zb_status build(struct zb_builder *b)

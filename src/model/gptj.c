@@ -144,16 +144,11 @@ static int block(const struct gptj *m, int64_t i, int x)
 static int head(const struct gptj *m, int x)
 {
     struct zb_builder *b = m->b;
-    int is_tied = zb_config_bool(b->config, "tie_word_embeddings"), w;
 
     x = zb_build_layernorm(b, x, m->hidden, m->eps, "transformer.ln_f");
-    if (b->opts->no_head) {
-        return x;
-    }
-    w = zb_build_vocab(b, m->vocab, m->hidden, "%s",
-                       is_tied ? "transformer.wte.weight" : "lm_head.weight");
-    return zb_g_linear(b->g, x, w,
-                       zb_build_vocab_bias(b, m->vocab, "lm_head.bias"), 0);
+    return zb_build_head(
+        b, x, m->vocab, m->hidden,
+        zb_build_head_table(b, "transformer.wte.weight"), "lm_head.bias");
 }
 
 static enum zb_status build(struct zb_builder *b)

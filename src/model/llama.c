@@ -9,27 +9,9 @@
 #include <math.h>
 
 static const struct zb_key_row keys[] = {
-    {"vocab_size", NULL, ZB_KEY_INT, "32000", 1, ZB_KEY_MAX, 0},
-    {"hidden_size", NULL, ZB_KEY_INT, "4096", 1, ZB_KEY_MAX, 0},
-    {"intermediate_size", NULL, ZB_KEY_INT, "11008", 1, ZB_KEY_MAX, 0},
-    {"num_hidden_layers", NULL, ZB_KEY_INT, "32", 1, 10000, 0},
-    {"num_attention_heads", NULL, ZB_KEY_INT, "32", 1, ZB_KEY_MAX, 0},
-    {"num_key_value_heads", NULL, ZB_KEY_INT, "null", 1, ZB_KEY_MAX,
-     ZB_KEY_NULLABLE},
-    {"head_dim", NULL, ZB_KEY_INT, "null", 1, ZB_KEY_MAX, ZB_KEY_NULLABLE},
-    {"hidden_act", NULL, ZB_KEY_TEXT, "\"silu\"", 0, 0, 0},
-    {"max_position_embeddings", NULL, ZB_KEY_INT, "2048", 1, ZB_KEY_MAX, 0},
-    {"initializer_range", NULL, ZB_KEY_REAL, "0.02", 0, 1e3, 0},
-    {"rms_norm_eps", NULL, ZB_KEY_REAL, "1e-6", 0, 1, 0},
-    {"pad_token_id", NULL, ZB_KEY_INT, "null", -ZB_KEY_MAX, ZB_KEY_MAX,
-     ZB_KEY_NULLABLE},
-    {"rope_theta", NULL, ZB_KEY_REAL, "10000.0", 1e-3, 1e12, 0},
-    {"rope_scaling", NULL, ZB_KEY_OBJECT, "null", 0, 0, ZB_KEY_NULLABLE},
-    {"rope_parameters", NULL, ZB_KEY_OBJECT, "null", 0, 0, ZB_KEY_NULLABLE},
+    ZB_LLAMA_KEYS("32000", "11008", "null", "2048"),
     {"attention_bias", NULL, ZB_KEY_BOOL, "false", 0, 0, 0},
-    {"attention_dropout", NULL, ZB_KEY_REAL, "0.0", 0, 0.999, 0},
     {"mlp_bias", NULL, ZB_KEY_BOOL, "false", 0, 0, 0},
-    {"tie_word_embeddings", NULL, ZB_KEY_BOOL, "false", 0, 0, 0},
 };
 
 struct llama {
@@ -167,18 +149,12 @@ static int mlp(const struct llama *m, int64_t i, int x)
 static int head(const struct llama *m, int x)
 {
     struct zb_builder *b = m->b;
-    int is_tied = zb_config_bool(b->config, "tie_word_embeddings");
 
     x = zb_g_rmsnorm(b->g, x, zb_build_ones(b, m->hidden, "model.norm.weight"),
                      m->eps);
-    if (b->opts->no_head) {
-        return x;
-    }
-    return zb_g_linear(b->g, x,
-                       zb_build_vocab(b, m->vocab, m->hidden, "%s",
-                                      is_tied ? "model.embed_tokens.weight"
-                                              : "lm_head.weight"),
-                       ZB_G_NONE, 0);
+    return zb_build_head(b, x, m->vocab, m->hidden,
+                         zb_build_head_table(b, "model.embed_tokens.weight"),
+                         NULL);
 }
 
 enum zb_status zb_build_llama(struct zb_builder *b,

@@ -148,6 +148,13 @@ int zb_build_key_mask(struct zb_builder *b);
 /* The embedding of input_ids, or inputs_embeds itself. */
 int zb_build_input(struct zb_builder *b, const char *table, int64_t vocab,
                    int64_t hidden, int padding_idx);
+/* The name of a head's table: `tied`, that of the embedding, where
+ * tie_word_embeddings says so, else lm_head.weight. */
+const char *zb_build_head_table(const struct zb_builder *b, const char *tied);
+/* Logits of the normed last hidden state x, with a bias unless its name is NULL;
+ * with no_head x itself. */
+int zb_build_head(struct zb_builder *b, int x, int64_t vocab, int64_t hidden,
+                  const char *table, const char *bias);
 /* Output and criterion; `x` is the logits, or with no_head the last hidden
  * state. */
 void zb_build_end(struct zb_builder *b, int x);
@@ -166,9 +173,34 @@ enum zb_status zb_build_rope_of(struct zb_builder *b, double base, int64_t dims,
                                 int64_t n_pos,
                                 struct zb_rope_tables *out) ZB_CHECKED;
 
+/* The keys that zb_build_llama() reads, with a family's defaults. */
+#define ZB_LLAMA_KEYS(vocab, inner, n_kv, n_pos)                               \
+    {"vocab_size", NULL, ZB_KEY_INT, vocab, 1, ZB_KEY_MAX, 0},                 \
+        {"hidden_size", NULL, ZB_KEY_INT, "4096", 1, ZB_KEY_MAX, 0},           \
+        {"intermediate_size", NULL, ZB_KEY_INT, inner, 1, ZB_KEY_MAX, 0},      \
+        {"num_hidden_layers", NULL, ZB_KEY_INT, "32", 1, 10000, 0},            \
+        {"num_attention_heads", NULL, ZB_KEY_INT, "32", 1, ZB_KEY_MAX, 0},     \
+        {"num_key_value_heads", NULL, ZB_KEY_INT, n_kv, 1, ZB_KEY_MAX,         \
+         ZB_KEY_NULLABLE},                                                     \
+        {"head_dim", NULL, ZB_KEY_INT, "null", 1, ZB_KEY_MAX,                  \
+         ZB_KEY_NULLABLE},                                                     \
+        {"hidden_act", NULL, ZB_KEY_TEXT, "\"silu\"", 0, 0, 0},                \
+        {"max_position_embeddings", NULL, ZB_KEY_INT, n_pos, 1, ZB_KEY_MAX,    \
+         0},                                                                   \
+        {"initializer_range", NULL, ZB_KEY_REAL, "0.02", 0, 1e3, 0},           \
+        {"rms_norm_eps", NULL, ZB_KEY_REAL, "1e-6", 0, 1, 0},                  \
+        {"pad_token_id", NULL, ZB_KEY_INT, "null", -ZB_KEY_MAX, ZB_KEY_MAX,    \
+         ZB_KEY_NULLABLE},                                                     \
+        {"rope_theta", NULL, ZB_KEY_REAL, "10000.0", 1e-3, 1e12, 0},           \
+        {"rope_scaling", NULL, ZB_KEY_OBJECT, "null", 0, 0, ZB_KEY_NULLABLE},  \
+        {"rope_parameters", NULL, ZB_KEY_OBJECT, "null", 0, 0,                 \
+         ZB_KEY_NULLABLE},                                                     \
+        {"attention_dropout", NULL, ZB_KEY_REAL, "0.0", 0, 0.999, 0},          \
+        {"tie_word_embeddings", NULL, ZB_KEY_BOOL, "false", 0, 0, 0}
+
 /* llama.c: models that differ from Llama in a few keys. window: how many keys
- * layer i sees, 0 for all; NULL: all in every layer. Its keys but
- * attention_bias and mlp_bias must be in the family's table. */
+ * layer i sees, 0 for all; NULL: all in every layer. The
+ * family's table has ZB_LLAMA_KEYS. */
 struct zb_llama_kind {
     int qkv_bias, out_bias, mlp_bias;
     int64_t (*window)(const struct zb_config *c, int64_t layer);

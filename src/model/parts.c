@@ -226,6 +226,27 @@ int zb_build_input(struct zb_builder *b, const char *table, int64_t vocab,
         b->g, ids, zb_build_vocab(b, vocab, hidden, "%s", table), padding_idx);
 }
 
+const char *zb_build_head_table(const struct zb_builder *b, const char *tied)
+{
+    return zb_config_bool(b->config, "tie_word_embeddings") ? tied
+                                                            : "lm_head.weight";
+}
+
+int zb_build_head(struct zb_builder *b, int x, int64_t vocab, int64_t hidden,
+                  const char *table, const char *bias)
+{
+    int w;
+
+    if (b->opts->no_head) {
+        return x;
+    }
+    w = zb_build_vocab(b, vocab, hidden, "%s", table);
+    return zb_g_linear(
+        b->g, x, w,
+        bias != NULL ? zb_build_vocab_bias(b, vocab, "%s", bias) : ZB_G_NONE,
+        0);
+}
+
 void zb_build_end(struct zb_builder *b, int x)
 {
     int labels;
