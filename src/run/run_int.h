@@ -488,7 +488,7 @@ struct zb_session {
     struct zb_abort ab;
     struct zb_peers peers;
     char messages_text[400];     /* what zb_session_messages() says */
-    size_t msg_host_bytes;    /* of all channels */
+    size_t msg_host_bytes;       /* of all channels */
     struct zb_channel **chan; /* [n_columns * n_channels] */
     struct zb_groups *groups;
     struct zb_group *group;   /* of all */
@@ -547,7 +547,22 @@ int64_t zb_session_nodes_ns(const struct zb_session *s, int64_t *busiest_out);
  * freed. For tests that ask the backend about the way out. */
 void zb_session_stop(struct zb_session *s);
 
-/* session.c: host memory of a worker for steps of n_micro microbatches; by the
+/* command.c: have every worker do `fn` and wait for all; wait for what they are
+ * at; take the run's error, once the workers are gone. */
+enum zb_status zb_session_command(struct zb_session *s, zb_command_fn fn,
+                                  void *arg) ZB_CHECKED;
+enum zb_status zb_session_wait(struct zb_session *s) ZB_CHECKED;
+enum zb_status zb_session_end(struct zb_session *s) ZB_CHECKED;
+void zb_session_join(struct zb_session *s);
+
+/* open.c: room for the microbatches of a step; for what this batch asks for. */
+enum zb_status zb_session_reserve(struct zb_session *s, int n_micro) ZB_CHECKED;
+enum zb_status
+zb_session_reserve_batch(struct zb_session *s,
+                         const struct zb_step_input *in) ZB_CHECKED;
+/* As the scaler says. */
+void zb_session_set_loss_scale(struct zb_session *s);
+/* open.c: host memory of a worker for steps of n_micro microbatches; by the
  * worker itself, or by the host while it waits. */
 enum zb_status zb_worker_reserve(struct zb_worker *w, int n_micro) ZB_CHECKED;
 
@@ -572,7 +587,7 @@ enum zb_status zb_session_find_peers(struct zb_session *s) ZB_CHECKED;
 /* 1: both of two different stages hold a parameter that is trained. */
 int zb_is_shared_by(const struct zb_run_plan *p, int stage, int other,
                     int param);
-/* session.c: of a column's channel. */
+/* open.c: of a column's channel. */
 struct zb_channel_opts zb_channel_opts_of(const struct zb_session *s,
                                           int column, int ch);
 
