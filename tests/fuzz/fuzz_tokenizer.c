@@ -3,16 +3,77 @@
  * A tokenizer.json, and after the first NUL a text: parsed, encoded, decoded.
  */
 #include "config.h"
+#include "fuzz.h"
 
-#include <stddef.h>
-#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "zb/mem.h"
 #include "zb/tokenizer.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+/* ---- good inputs --------------------------------------------------------- */
+
+static const char added[] =
+    "{\"added_tokens\":[{\"id\":9,\"content\":\"<e>\",\"special\":true,"
+    "\"lstrip\":true,\"rstrip\":true,\"single_word\":false,"
+    "\"normalized\":false},{\"id\":10,\"content\":\"é\","
+    "\"single_word\":true}],";
+static const char model[] =
+    "\"model\":{\"type\":\"BPE\",\"unk_token\":\"b\",\"fuse_unk\":true,"
+    "\"byte_fallback\":true,\"ignore_merges\":false,\"dropout\":null,"
+    "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"abab\":3,\"Ġ\":4,\"▁\":5,"
+    "\"▁a\":6,\"<0x41>\":7,\"Ċ\":8},\"merges\":[\"a b\",[\"ab\",\"ab\"],"
+    "\"▁ a\"]}";
+
+/* What else is in the file, and a text. */
+static const struct {
+    const char *parts, *text;
+} seeds[] = {
+    {"\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+     "\"add_prefix_space\":true},\"decoder\":{\"type\":\"ByteLevel\"}",
+     "aab ab don't <e> abababab"},
+    {"\"normalizer\":{\"type\":\"NFC\"},"
+     "\"pre_tokenizer\":{\"type\":\"Sequence\","
+     "\"pretokenizers\":[{\"type\":\"Split\","
+     "\"pattern\":{\"Regex\":\"[^\\\\s\\\\p{L}]+|\\\\s+(?!\\\\S)|a{1,"
+     "3}\"},\"behavior\":\"MergedWithPrevious\",\"invert\":true},"
+     "{\"type\":\"Digits\",\"individual_digits\":true},"
+     "{\"type\":\"ByteLevel\",\"use_regex\":false},"
+     "{\"type\":\"Punctuation\",\"behavior\":\"Contiguous\"}]}",
+     "ab 12 é 가 .,! ab"},
+    {"\"normalizer\":{\"type\":\"Sequence\","
+     "\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"▁\"},"
+     "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"
+     "\"content\":\"▁\"}]},\"decoder\":{\"type\":\"Sequence\","
+     "\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"▁\"},"
+     "\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},"
+     "{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}",
+     "a ab A <e> aab x"},
+    {"\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"▁\","
+     "\"prepend_scheme\":\"first\",\"split\":true},"
+     "\"decoder\":{\"type\":\"Metaspace\",\"replacement\":\"▁\","
+     "\"prepend_scheme\":\"first\"}",
+     " ab  a é"},
+    {"\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"}",
+     "a b ab"},
+};
+
+size_t fuzz_seed(size_t i, const uint8_t **data_out)
+{
+    static char buf[4096];
+    int n;
+
+    if (i >= ZB_COUNT_OF(seeds)) {
+        return 0;
+    }
+    n = snprintf(buf, sizeof(buf), "%s%s,%s}%c%s", added, seeds[i].parts,
+                 model, '\0', seeds[i].text);
+    *data_out = (const uint8_t *)buf;
+    return (size_t)n;
+}
+
+/* ---- the target ---------------------------------------------------------- */
 
 #define MAX_IDS 65536
 
@@ -68,6 +129,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     const char *json = (const char *)data;
     size_t n_json = n == 0 ? 0 : strnlen(json, n);
+    int64_t before = zb_mem_live();
     struct zb_tokenizer *tok = NULL;
 
     if (zb_tokenizer_parse(json, n_json, "t.json", &tok) == ZB_OK) {
@@ -79,8 +141,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     } else if (zb_error_text()[0] == '\0') {
         abort();
     }
-    if (zb_mem_live() != 0) {
-        abort();
-    }
+    fuzz_check_live(before);
     return 0;
 }

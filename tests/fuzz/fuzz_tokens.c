@@ -3,9 +3,8 @@
  * Token files and arrays. The first byte says the name, the next two (least
  * byte first) how much of the rest is the Megatron index beside it. */
 #include "config.h"
+#include "fuzz.h"
 
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,99 @@
 #include "zb/npy.h"
 #include "zb/tokens.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+/* ---- good inputs --------------------------------------------------------- */
+
+static struct {
+    uint8_t byte[2048];
+    size_t n;
+} seed;
+
+static void put(uint64_t x, int width)
+{
+    for (int i = 0; i < width; i++) {
+        seed.byte[seed.n++] = (uint8_t)(x >> 8 * i);
+    }
+}
+
+static void put_text(const char *text, size_t n)
+{
+    memcpy(seed.byte + seed.n, text, n);
+    seed.n += n;
+}
+
+/* llm.c's header of 256 numbers. */
+static void put_llmc(uint64_t magic, uint64_t version, uint64_t n)
+{
+    put(0, 3);
+    put(magic, 4);
+    put(version, 4);
+    put(n, 4);
+    memset(seed.byte + seed.n, 0, 1012);
+    seed.n += 1012;
+}
+
+static void seed_llmc(void)
+{
+    put_llmc(20240520, 1, 3);
+    put_text("abcdef", 6);
+}
+
+static void seed_llmc7(void)
+{
+    put_llmc(20240801, 7, 1);
+    put(5, 4);
+}
+
+static void seed_npy(void)
+{
+    char header[119];
+
+    snprintf(header, sizeof(header), "%-117s\n",
+             "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }");
+    put(1, 3);
+    put_text("\223NUMPY\001\000\166\000", 10);
+    put_text(header, 118);
+    put(70001, 8);
+}
+
+/* Two sequences of 1 and 3 tokens in one document. */
+static void seed_megatron(void)
+{
+    static const struct {
+        uint64_t x;
+        int width;
+    } index[] = {{1, 8}, {8, 1}, {2, 8}, {2, 8}, {1, 4},
+                 {3, 4}, {0, 8}, {2, 8}, {0, 8}, {2, 8}};
+
+    put(0, 1);
+    put(74, 2);
+    put_text("MMIDIDX\0\0", 9);
+    for (size_t i = 0; i < ZB_COUNT_OF(index); i++) {
+        put(index[i].x, index[i].width);
+    }
+    put_text("abcdefgh", 8);
+}
+
+static void seed_raw(void)
+{
+    put(2, 3);
+    put_text("abcdefghijklmnop", 16);
+}
+
+size_t fuzz_seed(size_t i, const uint8_t **data_out)
+{
+    static void (*const make[])(void) = {seed_llmc, seed_llmc7, seed_npy,
+                                         seed_megatron, seed_raw};
+
+    seed.n = 0;
+    if (i < ZB_COUNT_OF(make)) {
+        make[i]();
+    }
+    *data_out = seed.byte;
+    return seed.n;
+}
+
+/* ---- the target ---------------------------------------------------------- */
 
 static char folder[64];
 
@@ -114,6 +205,7 @@ static void read_array(const char *path)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static const char *const names[] = {"x.bin", "x.npy", "x.u32", "x.txt"};
+    int64_t before = zb_mem_live();
     char path[128], index[128];
     size_t n_index;
 
@@ -134,8 +226,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         read_tokens(index);
         remove(index);
     }
-    if (zb_mem_live() != 0) {
-        abort();
-    }
+    fuzz_check_live(before);
     return 0;
 }
