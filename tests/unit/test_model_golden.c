@@ -41,7 +41,13 @@ static double worst_gradient(const struct golden *d,
     return worst;
 }
 
-/* Padding has logits, too, but those of tokens that see no key mean nothing. */
+/* Padding has logits, too, but those of tokens that see no key mean nothing:
+ * behind a window of padding. */
+static int has_blind_tokens(const char *name)
+{
+    return strcmp(name, "mistral_padded") == 0;
+}
+
 static void clear_padding(const struct golden *d, double *logits, int64_t n)
 {
     int64_t cols = n / (d->rows * d->seq);
@@ -51,7 +57,8 @@ static void clear_padding(const struct golden *d, double *logits, int64_t n)
     }
 }
 
-static void compare(const struct golden *d, const struct rig_result *r)
+static void compare(const struct golden *d, const char *name,
+                    const struct rig_result *r)
 {
     double *loss = golden_doubles(d, "loss");
     double *logits = golden_doubles(d, "logits");
@@ -62,8 +69,10 @@ static void compare(const struct golden *d, const struct rig_result *r)
     CU_ASSERT(e <= TOL);
     CU_ASSERT(fabs(r->loss - loss[0]) <= TOL * fabs(loss[0]));
     /* logits are stored in float */
-    clear_padding(d, logits, r->n_output);
-    clear_padding(d, r->output, r->n_output);
+    if (has_blind_tokens(name)) {
+        clear_padding(d, logits, r->n_output);
+        clear_padding(d, r->output, r->n_output);
+    }
     CU_ASSERT(golden_error(r->output, logits, r->n_output, 0) <= 1e-5);
     free(loss);
     free(logits);
@@ -91,7 +100,7 @@ static void check_case(const char *name, int n_chunks, int n_micro, int w_last,
         zb_cut_uniform(zb_model_n_before(d.model), zb_model_n_blocks(d.model),
                        1, n_chunks, first);
         rig_run(d.g, d.params, &batch, &o, &r);
-        compare(&d, &r);
+        compare(&d, name, &r);
     }
     rig_result_free(&r);
     golden_close(&d);
@@ -134,7 +143,7 @@ static void ragged_microbatches_equal_reference(void)
         };
 
         rig_run(d.g, d.params, &batch, &o, &r);
-        compare(&d, &r);
+        compare(&d, "gpt2_padded", &r);
     }
     rig_result_free(&r);
     golden_close(&d);
