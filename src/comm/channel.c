@@ -13,7 +13,8 @@ static enum zb_status ring_init(struct zb_channel_ring *r, uint32_t n_slots)
     return r->slot == NULL ? ZB_ENOMEM : ZB_OK;
 }
 
-static void ring_put(struct zb_channel *c, struct zb_channel_ring *r, struct zb_channel_entry e)
+static void ring_put(struct zb_channel *c, struct zb_channel_ring *r,
+                     struct zb_channel_entry e)
 {
     uint64_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
 
@@ -115,10 +116,9 @@ enum zb_status zb_channel_join_sender(struct zb_channel *c,
     if (c->opts.n_staged == 0) {
         return ZB_OK;
     }
-    return c->opts.ops->stream_new(dev, "send",
-                                   zb_channel_is_linked(c)
-                                       ? &c->end[ZB_SENDER].stream
-                                       : &c->copies);
+    return c->opts.ops->stream_new(
+        dev, "send",
+        zb_channel_is_linked(c) ? &c->end[ZB_SENDER].stream : &c->copies);
 }
 
 /* Buffers in host memory begin at addresses that are as good for copies as
@@ -416,9 +416,8 @@ enum zb_status zb_channel_send(struct zb_channel *c, struct zb_msg *msg, int mb,
     }
     c->n_messages++;
     ring_put(c, &c->full,
-             (struct zb_channel_entry){.msg = msg->index,
-                            .mb = mb,
-                            .meta_version = c->sent_version});
+             (struct zb_channel_entry){
+                 .msg = msg->index, .mb = mb, .meta_version = c->sent_version});
     return ZB_OK;
 }
 
@@ -444,8 +443,7 @@ enum zb_status zb_channel_recv(struct zb_channel *c, int mb,
 
     ZB_TRY(ring_take(c, &c->full, &e));
     if (e.mb != mb) {
-        return zb_fail(ZB_EINVAL,
-                       "%s: expected microbatch %d, but %d was sent",
+        return zb_fail(ZB_EINVAL, "%s: expected microbatch %d, but %d was sent",
                        c->opts.name, mb, e.mb);
     }
     if (e.meta_version != c->seen_version) {

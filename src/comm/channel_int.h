@@ -23,7 +23,8 @@ struct zb_channel_ring {
     _Atomic uint64_t head;
     _Atomic uint64_t tail;
     struct zb_signal moved;
-    struct zb_channel_entry *slot; /* [n_slots], n_slots > buffers in the pool */
+    struct zb_channel_entry
+        *slot; /* [n_slots], n_slots > buffers in the pool */
 };
 
 /* One end of a channel with a link. */

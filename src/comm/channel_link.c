@@ -64,9 +64,6 @@ static enum zb_status on_link(struct zb_channel *c, enum zb_link_end end,
     struct zb_channel_end *e = &c->end[end];
     enum zb_status st;
 
-    if (!zb_channel_is_linked(c)) {
-        return ZB_OK;
-    }
     pthread_mutex_lock(&e->mu);
     st = e->link != NULL ? fn(e->link) : ZB_EABORT;
     pthread_mutex_unlock(&e->mu);

@@ -11,8 +11,7 @@
 #include "zb/log.h"
 #include "zb/mem.h"
 
-/* ---- who ------------------------------------------------------------------
- */
+/* ---- who ----------------------------------------------------------------- */
 
 static int holds(const struct zb_run_plan *p, int stage, int param)
 {
@@ -57,8 +56,7 @@ static enum zb_status need_of_column(struct zb_session *s, int column)
     return ZB_OK;
 }
 
-/* ---- what follows ----------------------------------------------------------
- */
+/* ---- what follows -------------------------------------------------------- */
 
 /* The pairs of devices between which messages go, in *pair[0 .. n); each
  * once. */
@@ -112,8 +110,7 @@ static size_t host_bytes(const struct zb_session *s)
     return bytes + s->msg_host_bytes;
 }
 
-/* ---- words ------------------------------------------------------------------
- */
+/* ---- words --------------------------------------------------------------- */
 
 static void append(struct zb_session *s, const char *fmt, ...) ZB_PRINTF(2, 3);
 
@@ -123,7 +120,8 @@ static void append(struct zb_session *s, const char *fmt, ...)
     va_list args;
 
     va_start(args, fmt);
-    vsnprintf(s->messages_text + len, sizeof(s->messages_text) - len, fmt, args);
+    vsnprintf(s->messages_text + len, sizeof(s->messages_text) - len, fmt,
+              args);
     va_end(args);
 }
 
@@ -149,8 +147,9 @@ static const char *why_of(const struct zb_session *s, enum zb_way way,
     return "peer access";
 }
 
-static void describe_messages(struct zb_session *s, const struct zb_pair *pair,
-                              int n)
+/* Returns 1 when it said why messages go through the host. */
+static int describe_messages(struct zb_session *s, const struct zb_pair *pair,
+                             int n)
 {
     static const char *const name[ZB_N_WAYS] = {
         [ZB_WAY_IN_PLACE] = "in place",
@@ -162,7 +161,7 @@ static void describe_messages(struct zb_session *s, const struct zb_pair *pair,
 
     if (s->plan->is_linked && s->plan->n_stages > 1) {
         append(s, "messages: over links (p2p = nccl)");
-        return;
+        return 0;
     }
     for (int i = 0; i < n; i++) {
         count[zb_peers_way(&s->peers, pair[i].a, pair[i].b)]++;
@@ -178,9 +177,10 @@ static void describe_messages(struct zb_session *s, const struct zb_pair *pair,
         append(s, "%s (%s)", name[w], why_of(s, (enum zb_way)w, pair, n));
         between = ", ";
     }
+    return count[ZB_WAY_HOST] > 0;
 }
 
-static void describe_groups(struct zb_session *s)
+static void describe_groups(struct zb_session *s, int has_said_why)
 {
     int has_mirrors = 0;
 
@@ -190,8 +190,9 @@ static void describe_groups(struct zb_session *s)
     if (!has_mirrors) {
         return;
     }
-    append(s, "%scollectives through the host", s->messages_text[0] ? "; " : "");
-    if (strstr(s->messages_text, "through the host (") == NULL) {
+    append(s, "%scollectives through the host",
+           s->messages_text[0] ? "; " : "");
+    if (!has_said_why) {
         append(s, " (%s)", why_of(s, ZB_WAY_HOST, s->peers.pair, s->peers.n));
     }
 }
@@ -217,8 +218,7 @@ static void describe(struct zb_session *s, const struct zb_pair *pair, int n)
 {
     size_t bytes = host_bytes(s);
 
-    describe_messages(s, pair, n);
-    describe_groups(s);
+    describe_groups(s, describe_messages(s, pair, n));
     if (bytes > 0) {
         append(s, "; %.1f MiB of host memory", (double)bytes / (1 << 20));
     }
@@ -230,8 +230,7 @@ const char *zb_session_messages(const struct zb_session *s)
     return s->messages_text;
 }
 
-/* ---- together
- * ---------------------------------------------------------------- */
+/* ---- together ------------------------------------------------------------ */
 
 static size_t message_bytes(const struct zb_session *s)
 {
