@@ -53,6 +53,11 @@ struct zb_ckpt_state {
     int64_t n_good, n_overflows;
 };
 
+/* What state/optim.safetensors has of a parameter: named by a prefix and its
+ * name. */
+enum zb_ckpt_part { ZB_CKPT_M, ZB_CKPT_V, ZB_CKPT_MASTER };
+extern const char *const zb_ckpt_prefix[]; /* [enum zb_ckpt_part] */
+
 /* A parameter, whole, by its name in the model. */
 struct zb_ckpt_param {
     char *name;
@@ -124,6 +129,9 @@ struct zb_ckpt {
  * text names the file. */
 enum zb_status zb_ckpt_open(const char *path,
                             struct zb_ckpt **c_out) ZB_CHECKED;
+/* A part of a parameter; .tensor is NULL where there is none. */
+struct zb_weight zb_ckpt_find(const struct zb_ckpt *c, enum zb_ckpt_part part,
+                              const char *name);
 void zb_ckpt_close(struct zb_ckpt *c); /* NULL is legal */
 
 /* Whether a folder is a checkpoint itself, as it looks. */

@@ -12,11 +12,6 @@
 #define ZB_CKPT_STATE "state/state.json"
 #define ZB_CKPT_OPTIM "state/optim.safetensors"
 
-/* Prefixes of tensor names in ZB_CKPT_OPTIM. */
-#define ZB_CKPT_MASTER "master."
-#define ZB_CKPT_M "m."
-#define ZB_CKPT_V "v."
-
 /* A file of a checkpoint with its checksum; `path` is relative to it. */
 struct zb_ckpt_file {
     char *path;

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -127,6 +128,18 @@ enum zb_status zb_ckpt_open(const char *path, struct zb_ckpt **c_out)
     }
     *c_out = c;
     return ZB_OK;
+}
+
+const char *const zb_ckpt_prefix[] = {
+    [ZB_CKPT_M] = "m.", [ZB_CKPT_V] = "v.", [ZB_CKPT_MASTER] = "master."};
+
+struct zb_weight zb_ckpt_find(const struct zb_ckpt *c, enum zb_ckpt_part part,
+                              const char *name)
+{
+    char full[512];
+
+    snprintf(full, sizeof(full), "%s%s", zb_ckpt_prefix[part], name);
+    return zb_weights_get(c->optim, full);
 }
 
 void zb_ckpt_close(struct zb_ckpt *c)

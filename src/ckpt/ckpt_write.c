@@ -285,7 +285,7 @@ static enum zb_status write_weights(struct job *j)
 /* ---- the optimizer's state ----------------------------------------------- */
 
 static enum zb_status add_optim(const struct zb_ckpt_param *p,
-                                const char *prefix, const zb_real *data,
+                                enum zb_ckpt_part part, const zb_real *data,
                                 struct zb_st_out *t, size_t *n)
 {
     char *name;
@@ -293,7 +293,7 @@ static enum zb_status add_optim(const struct zb_ckpt_param *p,
     if (data == NULL) {
         return ZB_OK;
     }
-    name = zb_format("%s%s", prefix, p->name);
+    name = zb_format("%s%s", zb_ckpt_prefix[part], p->name);
     if (name == NULL) {
         return ZB_ENOMEM;
     }

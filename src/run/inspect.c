@@ -334,7 +334,9 @@ static void join_parts(const struct zb_session *s, struct copy_arg *a,
 {
     for (int tp = s->plan->n_tp - 1; tp >= 0; tp--) {
         if (a->part[tp] != NULL) {
-            zb_shard_to_whole(s->plan, a->param, tp, a->part[tp], out);
+            zb_write_shard(s->plan, a->param, tp, 0,
+                           zb_param_elems(s->plan, a->param), a->part[tp],
+                           out);
         }
     }
 }

@@ -10,9 +10,6 @@
 #include "zb/log.h"
 #include "zb/mem.h"
 
-/* Elements on their way to a device at once. */
-#define STAGE_ELEMS (1 << 18)
-
 /* Rows of a piece that follow each other in the shard and in the whole are
  * one. */
 static void join_rows(struct zb_piece *t)
@@ -163,13 +160,11 @@ static void moved(struct zb_worker *w)
 static struct zb_weight source_of(const struct zb_session *s, const char *name)
 {
     struct zb_weight found;
-    char master[512];
 
     if (s->resume == NULL) {
         return zb_weights_find(s->weights, name);
     }
-    snprintf(master, sizeof(master), "master.%s", name);
-    found = zb_weights_get(s->resume->optim, master);
+    found = zb_ckpt_find(s->resume, ZB_CKPT_MASTER, name);
     return found.tensor != NULL ? found
                                 : zb_weights_find(s->resume->model, name);
 }
@@ -224,8 +219,8 @@ static enum zb_status load_param(struct zb_worker *w, int param, zb_real *stage,
     zb_real *master;
     int has_master = zb_worker_master(w, param, &master, &first) > 0;
 
-    for (int64_t at = 0; at < n; at += STAGE_ELEMS) {
-        int64_t part = n - at < STAGE_ELEMS ? n - at : STAGE_ELEMS;
+    for (int64_t at = 0; at < n; at += ZB_STAGE_ELEMS) {
+        int64_t part = n - at < ZB_STAGE_ELEMS ? n - at : ZB_STAGE_ELEMS;
         const void *run = has_master ? NULL : find_run(w, param, src, at, part);
 
         if (run != NULL) {
@@ -241,18 +236,15 @@ static enum zb_status load_param(struct zb_worker *w, int param, zb_real *stage,
 
 /* Elements [first, first + n) of a parameter's shard become the moments `y`. */
 static enum zb_status load_moment(struct zb_worker *w, int param,
-                                  const char *prefix, int64_t first, int64_t n,
-                                  zb_real *y, zb_real *stage)
+                                  enum zb_ckpt_part moment, int64_t first,
+                                  int64_t n, zb_real *y, zb_real *stage)
 {
     const struct zb_run_plan *p = w->s->plan;
-    struct zb_weight src;
-    char name[512];
+    const char *name = zb_graph_param(p->g, param).name;
+    struct zb_weight src = zb_ckpt_find(w->s->resume, moment, name);
 
-    snprintf(name, sizeof(name), "%s%s", prefix,
-             zb_graph_param(p->g, param).name);
-    src = zb_weights_get(w->s->resume->optim, name);
-    for (int64_t at = 0; at < n; at += STAGE_ELEMS) {
-        int64_t part = n - at < STAGE_ELEMS ? n - at : STAGE_ELEMS;
+    for (int64_t at = 0; at < n; at += ZB_STAGE_ELEMS) {
+        int64_t part = n - at < ZB_STAGE_ELEMS ? n - at : ZB_STAGE_ELEMS;
 
         ZB_TRY(zb_read_shard(p, param, w->tp, src, first + at, part, stage));
         ZB_TRY(w->ops->copy_in(w->stream, y + at, stage,
@@ -267,7 +259,6 @@ static enum zb_status load_moments(struct zb_worker *w, zb_real *stage)
 {
     const struct zb_run_plan *p = w->s->plan;
     const struct zb_buckets *all = &p->layout[w->stage].buckets;
-    static const char *const prefix[] = {"m.", "v."};
 
     for (int i = 0; i < all->n; i++) {
         const struct zb_bucket *b = &all->bucket[i];
@@ -283,8 +274,8 @@ static enum zb_status load_moments(struct zb_worker *w, zb_real *stage)
                              first - begin;
 
                 if (offset[k] != ZB_NO_OFFSET) {
-                    ZB_TRY(load_moment(w, b->param[j], prefix[k], first, n, y,
-                                       stage));
+                    ZB_TRY(load_moment(w, b->param[j], (enum zb_ckpt_part)k,
+                                       first, n, y, stage));
                 }
             }
         }
@@ -307,8 +298,8 @@ static void log_speed(const struct zb_worker *w, int64_t begin_ns)
 enum zb_status zb_worker_load_params(struct zb_worker *w)
 {
     int64_t begin_ns = zb_now_ns();
-    zb_real *stage = zb_alloc_array(STAGE_ELEMS, sizeof(*stage));
-    void *stored = zb_alloc_array(STAGE_ELEMS, sizeof(*stage));
+    zb_real *stage = zb_alloc_array(ZB_STAGE_ELEMS, sizeof(*stage));
+    void *stored = zb_alloc_array(ZB_STAGE_ELEMS, sizeof(*stage));
     enum zb_status st = stage == NULL || stored == NULL ? ZB_ENOMEM : ZB_OK;
 
     for (int i = 0; i < w->n_mine && st == ZB_OK; i++) {

@@ -123,23 +123,7 @@ void zb_shard_from_whole(const struct zb_run_plan *p, int param, int tp_rank,
     }
 }
 
-void zb_shard_to_whole(const struct zb_run_plan *p, int param, int tp_rank,
-                       const zb_real *shard, zb_real *whole)
-{
-    struct zb_piece t[ZB_SPLIT_MAX];
-    int n = zb_graph_param_pieces(p->g, param, tp_rank, t);
-
-    for (int i = 0; i < n; i++) {
-        for (int64_t r = 0; r < t[i].rows; r++) {
-            memcpy(whole + t[i].whole_first + r * t[i].whole_ld,
-                   shard + t[i].shard_first + r * t[i].shard_ld,
-                   (size_t)t[i].cols * sizeof(*shard));
-        }
-    }
-}
-
-/* ---- all of a worker ------------------------------------------------------
- */
+/* ---- all of a worker ----------------------------------------------------- */
 
 /* Also what lies between parameters: it is summed and gathered with them. */
 static enum zb_status clear_buckets(struct zb_worker *w)

@@ -698,6 +698,9 @@ int64_t zb_worker_master(struct zb_worker *w, int param, zb_real **at_out,
 enum zb_status zb_worker_convert(struct zb_worker *w, enum zb_dtype from,
                                  const void *src, enum zb_dtype to, void *dst,
                                  int64_t n, const char *label) ZB_CHECKED;
+/* Elements between a file or a snapshot and a device at once. */
+#define ZB_STAGE_ELEMS (1 << 18)
+
 /* load_params.c: a shard from host memory becomes the value, and the master. */
 enum zb_status zb_worker_put_param(struct zb_worker *w, int param,
                                    const zb_real *shard) ZB_CHECKED;
@@ -732,11 +735,9 @@ void zb_worker_part(const struct zb_worker *w, const struct zb_bucket *b,
 enum zb_status zb_worker_fill_params(struct zb_worker *w) ZB_CHECKED;
 enum zb_status zb_worker_fill(struct zb_worker *w, zb_real *y, int64_t n,
                               double value, const char *label) ZB_CHECKED;
-/* Copy between a shard and the whole tensor, both in host memory. */
+/* Copy a shard out of the whole tensor, both in host memory. */
 void zb_shard_from_whole(const struct zb_run_plan *p, int param, int tp_rank,
                          const zb_real *whole, zb_real *shard);
-void zb_shard_to_whole(const struct zb_run_plan *p, int param, int tp_rank,
-                       const zb_real *shard, zb_real *whole);
 
 /* grads.c: later work of the side stream comes after what the compute stream
  * has; and the other way round. */

@@ -10,12 +10,7 @@
 
 #include "zb/mem.h"
 
-/* Elements on their way from a device at once. */
-#define STAGE_ELEMS (1 << 18)
-
-#define MAX_MOMENTS 2
-
-static const char *const moment_prefix[MAX_MOMENTS] = {"m.", "v."};
+#define MAX_MOMENTS 2 /* ZB_CKPT_M, ZB_CKPT_V */
 
 const char *zb_optim_name(const struct zb_optim *o)
 {
@@ -27,16 +22,13 @@ const char *zb_optim_name(const struct zb_optim *o)
 static enum zb_status check_moments(const struct zb_param_info *info,
                                     const struct zb_ckpt *c, int n)
 {
-    char name[512];
-
     for (int k = 0; k < n; k++) {
-        struct zb_weight x;
+        struct zb_weight x = zb_ckpt_find(c, (enum zb_ckpt_part)k, info->name);
 
-        snprintf(name, sizeof(name), "%s%s", moment_prefix[k], info->name);
-        x = zb_weights_get(c->optim, name);
         if (x.tensor == NULL || x.tensor->dtype == ZB_ST_OTHER ||
             x.tensor->n_elems != zb_shape_elems(&info->whole)) {
-            return zb_fail(ZB_ECONFIG, "%s: %s %s", c->path, name,
+            return zb_fail(ZB_ECONFIG, "%s: %s%s %s", c->path,
+                           zb_ckpt_prefix[k], info->name,
                            x.tensor == NULL ? "is missing"
                                             : "does not fit the model");
         }
@@ -48,15 +40,12 @@ static enum zb_status check_moments(const struct zb_param_info *info,
 static enum zb_status check_master(const struct zb_param_info *info,
                                    const struct zb_ckpt *c)
 {
-    struct zb_weight x;
-    char name[512];
+    struct zb_weight x = zb_ckpt_find(c, ZB_CKPT_MASTER, info->name);
 
-    snprintf(name, sizeof(name), "master.%s", info->name);
-    x = zb_weights_get(c->optim, name);
     return x.tensor == NULL || x.tensor->n_elems == zb_shape_elems(&info->whole)
                ? ZB_OK
-               : zb_fail(ZB_ECONFIG, "%s: %s does not fit the model", c->path,
-                         name);
+               : zb_fail(ZB_ECONFIG, "%s: %s%s does not fit the model", c->path,
+                         zb_ckpt_prefix[ZB_CKPT_MASTER], info->name);
 }
 
 enum zb_status zb_check_resume(const struct zb_graph *g,
@@ -89,17 +78,13 @@ enum zb_status zb_check_resume(const struct zb_graph *g,
 
 /* Elements [first, first + n) of a shard, of which y is the first on the device
  * in this type, to where they belong in a whole tensor. `stage` and `stored`
- * have room for STAGE_ELEMS. */
+ * have room for ZB_STAGE_ELEMS. */
 struct copy {
     int param;
     int64_t first, n;
     enum zb_dtype dtype;
     const char *y;
     zb_real *whole;
-};
-
-struct snap_arg {
-    struct zb_ckpt_shot *shot;
 };
 
 struct room {
@@ -113,8 +98,8 @@ static enum zb_status copy_piece(struct zb_worker *w, const struct copy *c,
     const char *name = zb_graph_param(w->s->plan->g, c->param).name;
     size_t size = zb_dtype_bytes(c->dtype);
 
-    for (int64_t at = 0; at < c->n; at += STAGE_ELEMS) {
-        int64_t n = c->n - at < STAGE_ELEMS ? c->n - at : STAGE_ELEMS;
+    for (int64_t at = 0; at < c->n; at += ZB_STAGE_ELEMS) {
+        int64_t n = c->n - at < ZB_STAGE_ELEMS ? c->n - at : ZB_STAGE_ELEMS;
         int is_real = c->dtype == ZB_DTYPE_REAL;
 
         ZB_TRY(w->ops->copy_out(
@@ -217,12 +202,12 @@ static enum zb_status copy_all(struct zb_worker *w, struct zb_ckpt_shot *shot,
 /* Devices write to places of their own in the same tensors. */
 static enum zb_status do_snapshot(struct zb_worker *w, void *arg)
 {
-    struct snap_arg *a = arg;
-    struct room room = {.stage = zb_alloc_array(STAGE_ELEMS, sizeof(zb_real)),
-                        .stored = zb_alloc_array(STAGE_ELEMS, sizeof(zb_real))};
+    struct room room = {
+        .stage = zb_alloc_array(ZB_STAGE_ELEMS, sizeof(zb_real)),
+        .stored = zb_alloc_array(ZB_STAGE_ELEMS, sizeof(zb_real))};
     enum zb_status st = room.stage == NULL || room.stored == NULL
                             ? ZB_ENOMEM
-                            : copy_all(w, a->shot, &room);
+                            : copy_all(w, arg, &room);
 
     zb_free(room.stored);
     zb_free(room.stage);
@@ -294,14 +279,13 @@ enum zb_status zb_session_snapshot(struct zb_session *s,
                                    struct zb_ckpt_shot **shot_out)
 {
     struct zb_ckpt_shot *c = zb_alloc(sizeof(*c));
-    struct snap_arg a = {.shot = c};
     enum zb_status st;
 
     if (c == NULL) {
         return ZB_ENOMEM;
     }
     ZB_TRY_GOTO(st, init_shot(s, c), err);
-    ZB_TRY_GOTO(st, zb_session_each(s, do_snapshot, &a), err);
+    ZB_TRY_GOTO(st, zb_session_each(s, do_snapshot, c), err);
     fill_state(s, &c->state);
     *shot_out = c;
     return ZB_OK;
