@@ -514,8 +514,7 @@ static enum zb_status set_session(struct zbrun_job *job)
     return set_costs(job);
 }
 
-/* ---- checkpoints ----------------------------------------------------------
- */
+/* ---- checkpoints --------------------------------------------------------- */
 
 /* A path that is not there is no folder without checkpoints. */
 static enum zb_status open_given(const char *dir, struct zb_ckpt **c_out)

@@ -37,8 +37,7 @@ void zbrun_series_add(struct zbrun_series *se, int64_t step, double value);
 void zbrun_series_draw(const struct zbrun_series *se, const char *title,
                        FILE *f);
 
-/* ---- GPUs (report_gpu.c) --------------------------------------------------
- */
+/* ---- GPUs (report_gpu.c) ------------------------------------------------- */
 
 struct zbrun_range {
     int64_t n;

@@ -26,8 +26,7 @@ struct job {
     int64_t n_documents, n_bytes;
 };
 
-/* ---- text ------------------------------------------------------------------
- */
+/* ---- text ---------------------------------------------------------------- */
 
 static enum zb_status find_append(struct job *job)
 {
@@ -182,8 +181,7 @@ enum zb_status zbprep_text(const struct zbprep_opts *o)
     return st;
 }
 
-/* ---- tokens ----------------------------------------------------------------
- */
+/* ---- tokens -------------------------------------------------------------- */
 
 typedef enum zb_status (*part_fn)(void *arg, const int32_t *ids, size_t n);
 
@@ -242,8 +240,7 @@ enum zb_status zbprep_tokens(const struct zbprep_opts *o)
     return ZB_OK;
 }
 
-/* ---- info ------------------------------------------------------------------
- */
+/* ---- info ---------------------------------------------------------------- */
 
 static enum zb_status print_tokens(const char *path, const struct zb_tokens *t)
 {

@@ -235,8 +235,7 @@ enum zb_status zb_npy_parse(const struct zb_mapped *file,
     return ZB_OK;
 }
 
-/* ---- whole arrays ----------------------------------------------------------
- */
+/* ---- whole arrays -------------------------------------------------------- */
 
 struct zb_npy {
     struct zb_mapped file;

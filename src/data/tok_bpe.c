@@ -51,8 +51,7 @@ enum zb_status zb_tok_put(struct tok_words *w, const int32_t *ids, size_t n)
     return ZB_OK;
 }
 
-/* ---- characters ------------------------------------------------------------
- */
+/* ---- characters ---------------------------------------------------------- */
 
 static void add_symbol(struct tok_words *w, int32_t id, size_t n)
 {
@@ -124,8 +123,7 @@ static void add_chars(struct tok_words *w, const char *word, size_t n)
     }
 }
 
-/* ---- merging a short word --------------------------------------------------
- */
+/* ---- merging a short word ------------------------------------------------ */
 
 static void merge_short(struct tok_words *w)
 {
@@ -165,8 +163,7 @@ static void merge_short(struct tok_words *w)
     w->n_symbols = n;
 }
 
-/* ---- merging a long word ---------------------------------------------------
- */
+/* ---- merging a long word ------------------------------------------------- */
 
 static int is_before(const struct tok_candidate *a,
                      const struct tok_candidate *b)
@@ -292,8 +289,7 @@ static enum zb_status merge_long(struct tok_words *w)
     return ZB_OK;
 }
 
-/* ---- words -----------------------------------------------------------------
- */
+/* ---- words --------------------------------------------------------------- */
 
 static enum zb_status symbol_room(struct tok_words *w, size_t n)
 {

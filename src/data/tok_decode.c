@@ -37,8 +37,7 @@ static void texts_release(struct texts *t)
     memset(t, 0, sizeof(*t));
 }
 
-/* ---- steps -----------------------------------------------------------------
- */
+/* ---- steps --------------------------------------------------------------- */
 
 #define REPLACEMENT "\xef\xbf\xbd"
 
@@ -205,8 +204,7 @@ static enum zb_status dec_strip(const struct tok_dec *d, const char *p,
     return ZB_OK;
 }
 
-/* ---- from the file ---------------------------------------------------------
- */
+/* ---- from the file ------------------------------------------------------- */
 
 static enum zb_status init_replace(struct zb_tokenizer *tok, const json_t *json,
                                    struct tok_dec *d)
@@ -314,8 +312,7 @@ void zb_tok_decs_release(struct zb_tokenizer *tok)
     tok->bad_decoder = NULL;
 }
 
-/* ---- decoding --------------------------------------------------------------
- */
+/* ---- decoding ------------------------------------------------------------ */
 
 /* The tokens as the decoder's first step takes them. Without a decoder they are
  * joined by blanks. */

@@ -26,8 +26,7 @@ struct zb_encoder {
     int is_chars; /* pieces are characters that stand for bytes */
 };
 
-/* ---- pieces through the steps ----------------------------------------------
- */
+/* ---- pieces through the steps -------------------------------------------- */
 
 /* A piece of text; is_first: it begins where the text begins. */
 struct piece {
@@ -66,8 +65,7 @@ static enum zb_status put_piece(struct zb_encoder *enc, int step,
                          : zb_tok_text(&enc->words, p.at, p.n);
 }
 
-/* ---- splitting -------------------------------------------------------------
- */
+/* ---- splitting ----------------------------------------------------------- */
 
 /* Pieces of a split on their way out: matches and what is between them, joined
  * as the step's behavior says. */
@@ -213,8 +211,7 @@ static enum zb_status split(struct zb_encoder *enc, int step, struct piece p)
     return emit_held(&j);
 }
 
-/* ---- steps that rewrite ----------------------------------------------------
- */
+/* ---- steps that rewrite -------------------------------------------------- */
 
 static int needs_prefix(const struct tok_step *s, struct piece p)
 {
@@ -281,8 +278,7 @@ static enum zb_status run_step(struct zb_encoder *enc, int step, struct piece p)
     return emit(&whole, 0, p.n);
 }
 
-/* ---- added tokens ----------------------------------------------------------
- */
+/* ---- added tokens -------------------------------------------------------- */
 
 static uint32_t char_before(const char *text, size_t at)
 {
@@ -366,8 +362,7 @@ static enum zb_status to_normalized(struct zb_encoder *enc, struct piece p)
     return cut(enc, &enc->tok->normalized, p, to_steps);
 }
 
-/* ---- the encoder -----------------------------------------------------------
- */
+/* ---- the encoder --------------------------------------------------------- */
 
 static enum zb_status encoder_init(struct zb_encoder *enc,
                                    const struct zb_tokenizer *tok)

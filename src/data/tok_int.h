@@ -21,8 +21,7 @@
 
 #include "zb/tokenizer.h"
 
-/* ---- growing arrays --------------------------------------------------------
- */
+/* ---- growing arrays ------------------------------------------------------ */
 
 struct tok_buf {
     char *at;
@@ -34,8 +33,7 @@ enum zb_status zb_tok_buf_add(struct tok_buf *b, const void *bytes,
                               size_t n) ZB_CHECKED;
 void zb_tok_buf_release(struct tok_buf *b);
 
-/* ---- UTF-8 -----------------------------------------------------------------
- */
+/* ---- UTF-8 --------------------------------------------------------------- */
 
 /* Bytes of the character that begins with this byte of valid UTF-8. */
 static inline size_t tok_char_bytes(unsigned char first)
@@ -63,8 +61,7 @@ int zb_tok_is_word(uint32_t c);
 uint32_t zb_tok_char_of_byte(unsigned char b);
 int zb_tok_byte_of_char(uint32_t c);
 
-/* ---- tokens ----------------------------------------------------------------
- */
+/* ---- tokens -------------------------------------------------------------- */
 
 /* The rank and the result of merging two tokens. */
 struct tok_merge {
@@ -163,8 +160,7 @@ tok_find_merge(const struct tok_vocab *v, int32_t left, int32_t right)
     return NULL;
 }
 
-/* ---- added tokens ----------------------------------------------------------
- */
+/* ---- added tokens -------------------------------------------------------- */
 
 struct tok_added {
     char *text; /* what is looked for */
@@ -188,8 +184,7 @@ const struct tok_added *zb_tok_added_find(const struct tok_added_set *set,
 void zb_tok_added_sort(struct tok_added_set *set);
 void zb_tok_added_release(struct tok_added_set *set);
 
-/* ---- steps -----------------------------------------------------------------
- */
+/* ---- steps --------------------------------------------------------------- */
 
 enum tok_norm_kind { TOK_PREPEND, TOK_REPLACE, TOK_UNICODE };
 
@@ -291,8 +286,7 @@ enum zb_status zb_tok_get_text(const struct zb_tokenizer *tok, const json_t *o,
                                struct tok_buf *value) ZB_CHECKED;
 const char *zb_tok_type(const json_t *o);
 
-/* ---- encoding words --------------------------------------------------------
- */
+/* ---- encoding words ------------------------------------------------------ */
 
 struct tok_symbol {
     int32_t id;

@@ -60,8 +60,7 @@ static void pcre_free(void *p, void *arg)
     zb_free(p);
 }
 
-/* ---- added tokens ----------------------------------------------------------
- */
+/* ---- added tokens -------------------------------------------------------- */
 
 /* What is looked for of a normalized token is its text normalized. */
 static enum zb_status added_text(const struct zb_tokenizer *tok,
@@ -158,8 +157,7 @@ static enum zb_status added_init(struct zb_tokenizer *tok, const json_t *list)
     return ZB_OK;
 }
 
-/* ---- the file --------------------------------------------------------------
- */
+/* ---- the file ------------------------------------------------------------ */
 
 static enum zb_status init(struct zb_tokenizer *tok, const json_t *root)
 {

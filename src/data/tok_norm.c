@@ -8,8 +8,7 @@
 
 #include "zb/mem.h"
 
-/* ---- from the file ---------------------------------------------------------
- */
+/* ---- from the file ------------------------------------------------------- */
 
 static const struct {
     const char *name;
@@ -92,8 +91,7 @@ void zb_tok_norms_release(struct zb_tokenizer *tok)
     tok->n_norms = 0;
 }
 
-/* ---- Unicode's forms -------------------------------------------------------
- */
+/* ---- Unicode's forms ----------------------------------------------------- */
 
 /* A run that may change: from the character before it, which it may compose
  * with, to the next ASCII character, which composes with nothing before. */
@@ -167,8 +165,7 @@ static enum zb_status unicode(const struct tok_norm *norm, const char *text,
     return *is_changed ? zb_tok_buf_add(out, text + done, n - done) : ZB_OK;
 }
 
-/* ---- Replace and Prepend ---------------------------------------------------
- */
+/* ---- Replace and Prepend ------------------------------------------------- */
 
 static enum zb_status replace(const struct tok_norm *norm, const char *text,
                               size_t n, struct tok_buf *out, int *is_changed)

@@ -205,8 +205,7 @@ static void index_chars(struct tok_vocab *v)
     }
 }
 
-/* ---- which characters can meet in a token ----------------------------------
- */
+/* ---- which characters can meet in a token -------------------------------- */
 
 static void pair_put(struct tok_vocab *v, uint32_t a, uint32_t b)
 {
@@ -298,8 +297,7 @@ int zb_tok_may_join(const struct tok_vocab *v, uint32_t a, uint32_t b)
     return !is_apart(v, a) || !is_apart(v, b);
 }
 
-/* ---- merges ----------------------------------------------------------------
- */
+/* ---- merges -------------------------------------------------------------- */
 
 /* The two tokens of an entry: ["a", "b"] or "a b". */
 static int get_sides(const json_t *entry, const char *side[2], size_t n[2])
@@ -430,8 +428,7 @@ static enum zb_status read_merges(struct tok_vocab *v, const json_t *merges,
     return st;
 }
 
-/* ---- the model -------------------------------------------------------------
- */
+/* ---- the model ----------------------------------------------------------- */
 
 /* Keys that change the ids and are not supported. */
 static enum zb_status check_options(const json_t *model, const char *name)

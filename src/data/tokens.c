@@ -9,8 +9,7 @@
 #include "data/data_int.h"
 #include "zb/mem.h"
 
-/* ---- types of numbers ------------------------------------------------------
- */
+/* ---- types of numbers ---------------------------------------------------- */
 
 #define TYPE_MAP(X)                                                            \
     X(U8, uint8_t, "uint8", 'u')                                               \
@@ -61,8 +60,7 @@ static const struct {
 #undef ZB_X
 };
 
-/* ---- opening ---------------------------------------------------------------
- */
+/* ---- opening ------------------------------------------------------------- */
 
 struct zb_tokens {
     struct zb_mapped data;
@@ -398,8 +396,7 @@ void zb_tokens_close(struct zb_tokens *t)
     zb_free(t);
 }
 
-/* ---- reading ---------------------------------------------------------------
- */
+/* ---- reading ------------------------------------------------------------- */
 
 struct zb_tokens_info zb_tokens_info(const struct zb_tokens *t)
 {

@@ -20,8 +20,7 @@ void zb_session_join(struct zb_session *s)
 enum zb_status zb_session_end(struct zb_session *s)
 {
     if (s->chan != NULL) {
-        zb_channels_abort(s->chan,
-                          s->plan->n_columns * zb_n_channels(s->plan));
+        zb_channels_abort(s->chan, s->plan->n_columns * zb_n_channels(s->plan));
     }
     atomic_store(&s->has_cut_links, 1);
     zb_signal_bump(&s->cut);
@@ -125,10 +124,9 @@ static enum zb_status do_each(struct zb_worker *w, void *arg)
     return w->ops->stream_sync(w->stream);
 }
 
-enum zb_status zb_session_each(struct zb_session *s,
-                               enum zb_status (*fn)(struct zb_worker *w,
-                                                    void *arg),
-                               void *arg)
+enum zb_status
+zb_session_each(struct zb_session *s,
+                enum zb_status (*fn)(struct zb_worker *w, void *arg), void *arg)
 {
     struct each_arg a = {fn, arg};
 

@@ -20,8 +20,7 @@ static zb_real *grad_of(const struct zb_worker *w, const struct zb_bucket *b)
     return (zb_real *)(w->arena + b->grad);
 }
 
-/* ---- two streams ------------------------------------------------------------
- */
+/* ---- two streams --------------------------------------------------------- */
 
 enum zb_status zb_worker_to_side(struct zb_worker *w)
 {

@@ -203,8 +203,7 @@ void zb_groups_free(struct zb_groups *g)
     zb_free(g);
 }
 
-/* ---- who reaches whom -------------------------------------------------------
- */
+/* ---- who reaches whom ---------------------------------------------------- */
 
 /* Whether two devices are in one group of a kind. */
 static int are_together(const struct zb_session *s, enum kind kind, int a,

@@ -35,7 +35,7 @@ static int has_far_sharer(const struct zb_worker *w)
         for (int i = 0; i < p->n_params; i++) {
             if (zb_is_shared_by(p, w->stage, s, i) &&
                 zb_reach_of(&w->s->peers, w->device,
-                           zb_worker_at(w, s)->device) == ZB_REACH_NONE) {
+                            zb_worker_at(w, s)->device) == ZB_REACH_NONE) {
                 return 1;
             }
         }
@@ -106,8 +106,7 @@ struct zb_coll_mirror zb_worker_room(const struct zb_worker *w,
                                          .bytes = w->mirror.sp_bytes};
 }
 
-/* ---- gradients of parameters that several stages hold ----------------------
- */
+/* ---- gradients of parameters that several stages hold -------------------- */
 
 static char *shown_at(const struct zb_worker *w, const zb_real *grad)
 {
@@ -117,8 +116,8 @@ static char *shown_at(const struct zb_worker *w, const zb_real *grad)
 const zb_real *zb_seen_grad(const struct zb_worker *w,
                             const struct zb_worker *holder, const zb_real *grad)
 {
-    return holder != w && zb_reach_of(&w->s->peers, w->device, holder->device) ==
-                              ZB_REACH_NONE
+    return holder != w && zb_reach_of(&w->s->peers, w->device,
+                                      holder->device) == ZB_REACH_NONE
                ? (const zb_real *)(const void *)shown_at(holder, grad)
                : grad;
 }

@@ -102,9 +102,9 @@ static void host_free(struct zb_worker *w, void *ptr)
 
 static enum zb_status reserve_staging(struct zb_worker *w)
 {
-    return w->ops->host_alloc(
-        w->s->be, (size_t)w->n_fly * zb_staging_bytes(w->s->plan), "batch",
-        (void **)&w->staging);
+    return w->ops->host_alloc(w->s->be,
+                              (size_t)w->n_fly * zb_staging_bytes(w->s->plan),
+                              "batch", (void **)&w->staging);
 }
 
 enum zb_status zb_worker_reserve(struct zb_worker *w, int n_micro)
@@ -152,8 +152,8 @@ enum zb_status zb_session_reserve(struct zb_session *s, int n_micro)
     if (n_micro <= s->n_mb) {
         return ZB_OK;
     }
-    mb = zb_realloc_array(s->mb, n_dp * (size_t)s->n_mb,
-                          n_dp * (size_t)n_micro, sizeof(*mb));
+    mb = zb_realloc_array(s->mb, n_dp * (size_t)s->n_mb, n_dp * (size_t)n_micro,
+                          sizeof(*mb));
     if (mb == NULL) {
         return ZB_ENOMEM;
     }
@@ -383,8 +383,8 @@ void zb_session_free(struct zb_session *s)
     zb_free(s->norms.table[0]);
     zb_group_free(s->group);
     zb_groups_free(s->groups);
-    for (int c = 0; s->chan != NULL &&
-                    c < s->plan->n_columns * zb_n_channels(s->plan);
+    for (int c = 0;
+         s->chan != NULL && c < s->plan->n_columns * zb_n_channels(s->plan);
          c++) {
         zb_channel_free(s->chan[c]);
     }

@@ -28,8 +28,7 @@ static int no_reports(const char *what)
     return n == 0;
 }
 
-/* ---- what is found ---------------------------------------------------------
- */
+/* ---- what is found ------------------------------------------------------- */
 
 static const int gpus[] = {0, 1, 2, 0};
 static struct zb_pair pairs[] = {{.a = 0, .b = 1}, {.a = 0, .b = 2},
@@ -157,8 +156,7 @@ static void failing_kth_call_is_an_error_and_leaves_nothing(void)
     CU_ASSERT(!has_failed);
 }
 
-/* ---- messages through the host ----------------------------------------------
- */
+/* ---- messages through the host ------------------------------------------- */
 
 #define ELEMS 1000
 
@@ -306,8 +304,7 @@ static void every_wait_of_a_message_is_needed(void)
     }
 }
 
-/* ---- training
- * ----------------------------------------------------------------- */
+/* ---- training ------------------------------------------------------------ */
 
 #define N_STEPS 3
 #define N_ROWS 8

@@ -124,8 +124,7 @@ static void blocked_pair_waits_for_a_reset(void)
     fake_cuda_reset(1, 0, 0);
 }
 
-/* ---- host memory ----------------------------------------------------------
- */
+/* ---- host memory --------------------------------------------------------- */
 
 static float *new_host()
 {

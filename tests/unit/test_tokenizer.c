@@ -12,8 +12,7 @@
 #include "zb/tokenizer.h"
 #include "zbt.h"
 
-/* ---- rig -------------------------------------------------------------------
- */
+/* ---- rig ----------------------------------------------------------------- */
 
 struct ids {
     size_t n, cap;
@@ -124,8 +123,7 @@ static void ids_are_those_of_the_library(void)
     json_decref(root);
 }
 
-/* ---- decoding --------------------------------------------------------------
- */
+/* ---- decoding ------------------------------------------------------------ */
 
 static void decode_all(const json_t *c)
 {
@@ -167,8 +165,7 @@ static void texts_are_those_of_the_library(void)
     json_decref(root);
 }
 
-/* ---- small tokenizers written here -----------------------------------------
- */
+/* ---- small tokenizers written here --------------------------------------- */
 
 #define MODEL                                                                  \
     "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,"         \
@@ -259,8 +256,7 @@ static void text_that_is_not_utf8_names_its_byte(void)
     zb_tokenizer_free(tok);
 }
 
-/* ---- refusals --------------------------------------------------------------
- */
+/* ---- refusals ------------------------------------------------------------ */
 
 static int refuses(const char *json, const char *word)
 {

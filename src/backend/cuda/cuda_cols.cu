@@ -8,8 +8,7 @@
 #include "backend/cuda/cuda_typed.h"
 #include "kern/place.h"
 
-/* ---- sums of columns ------------------------------------------------------
- */
+/* ---- sums of columns ----------------------------------------------------- */
 
 #define TILE_COLS 32
 #define TILE_ROWS (ZB_CUDA_BLOCK / TILE_COLS)
@@ -76,8 +75,7 @@ static __global__ void add_parts(int64_t n, int64_t n_parts,
     }
 }
 
-/* ---- sums of all elements -------------------------------------------------
- */
+/* ---- sums of all elements ------------------------------------------------ */
 
 #define SUM_BLOCK 4096
 #define SUM_PARTS ((int64_t)(ZB_CUDA_SCRATCH_BYTES / sizeof(double)))
@@ -124,8 +122,7 @@ static __global__ void sum_parts(int64_t n, int is_first, const double *part,
     }
 }
 
-/* ---- sums of the rows of a table ------------------------------------------
- */
+/* ---- sums of the rows of a table ----------------------------------------- */
 
 /* A team adds up so many columns of a row. */
 #define TABLE_PIECE 256
@@ -134,8 +131,7 @@ static __global__ void sum_parts(int64_t n, int is_first, const double *part,
 #define ZB_TEMPLATE "backend/cuda/cuda_cols_typed.h"
 #include "kern/each_storage.h"
 
-/* ---- launches --------------------------------------------------------------
- */
+/* ---- launches ------------------------------------------------------------ */
 
 static struct col_parts col_parts_of(struct zb_stream *stream, int64_t rows,
                                      int64_t cols, int64_t col)
