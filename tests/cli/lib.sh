@@ -38,6 +38,28 @@ run() {
     fi
 }
 
+# begin LOG ARGUMENTS...: run zbrun behind this script, until its log has a step.
+# A shell's background command ignores SIGINT; zbrun listens anyway.
+begin() {
+    log=$1
+    shift
+    "$zbrun" -q -b cpu "$@" >"$tmp/stdout" 2>"$tmp/stderr" &
+    pid=$!
+    n=0
+    until [ -s "$log" ] || [ $n -ge 600 ]; do
+        sleep 0.05
+        n=$((n + 1))
+    done
+}
+
+# end_by SIGNAL: end that run, which exits 75 then.
+end_by() {
+    kill "-$1" $pid
+    wait $pid
+    got=$?
+    [ $got -eq 75 ] || fail "SIG$1: exit status $got instead of 75"
+}
+
 # plan STATUS ARGUMENTS...: the same of zbplan.
 plan() {
     want=$1

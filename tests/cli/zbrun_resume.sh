@@ -164,18 +164,9 @@ train full -s train.steps=10 llama.ini
 
 for signal in INT TERM; do
     rm -rf stop
-    "$zbrun" -q -b cpu -s checkpoint.dir=stop -s output.log=stop.jsonl \
-        -s train.steps=1000000 llama.ini >"$tmp/stdout" 2>"$tmp/stderr" &
-    pid=$!
-    n=0
-    until [ -s out/stop.jsonl ] || [ $n -ge 600 ]; do
-        sleep 0.05
-        n=$((n + 1))
-    done
-    kill -$signal $pid
-    wait $pid
-    got=$?
-    [ $got -eq 75 ] || fail "SIG$signal: exit status $got instead of 75"
+    begin out/stop.jsonl -s checkpoint.dir=stop -s output.log=stop.jsonl \
+        -s train.steps=1000000 llama.ini
+    end_by $signal
     step=$(sed -n 's/.*after step \([0-9]*\), which is saved.*/\1/p' \
         "$tmp/stderr")
     [ "$(steps_of stop)" = "step-$step " ] || {
@@ -188,18 +179,11 @@ for signal in INT TERM; do
 done
 
 # Two runs can not save to one folder.
-"$zbrun" -q -b cpu -s checkpoint.dir=both -s train.steps=1000000 \
-    -s output.log=first.jsonl llama.ini >/dev/null 2>&1 &
-pid=$!
-n=0
-until [ -s out/first.jsonl ] || [ $n -ge 600 ]; do
-    sleep 0.05
-    n=$((n + 1))
-done
+begin out/first.jsonl -s checkpoint.dir=both -s train.steps=1000000 \
+    -s output.log=first.jsonl llama.ini
 run 1 -b cpu -s checkpoint.dir=both -s output.log=second.jsonl llama.ini
 err 'another run saves to it'
-kill -TERM $pid
-wait $pid
+end_by TERM
 
 # ---- kill -9 ----
 

@@ -181,18 +181,8 @@ done
 # A signal ends the run after a step; what is logged is whole.
 for sig in INT TERM; do
     rm -rf out
-    # A shell's background command ignores SIGINT; zbrun listens anyway.
-    "$zbrun" -q -b cpu -s train.steps=1000000 llama.ini 2>stderr &
-    pid=$!
-    n=0
-    until [ -s out/log.jsonl ] || [ $n -gt 600 ]; do
-        sleep 0.1
-        n=$((n + 1))
-    done
-    kill -$sig $pid
-    wait $pid
-    got=$?
-    [ $got -eq 75 ] || fail "SIG$sig: exit status $got instead of 75"
+    begin out/log.jsonl -s train.steps=1000000 llama.ini
+    end_by $sig
     err 'stopped by a signal after step [0-9]'
     tail -n 1 out/log.jsonl | grep -q '^{"step":.*}$' ||
         fail "SIG$sig leaves half a line"
