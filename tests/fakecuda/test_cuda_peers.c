@@ -96,6 +96,14 @@ static void gpus_that_copy_wrongly_are_named_with_the_bytes(void)
     CU_ASSERT(no_reports("test"));
 }
 
+/* The leak checker's own hook: what the next case leaves to the driver. The cases
+ * that leave nothing count what lives. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:open_pair\n";
+}
+
 static void copies_that_do_not_end_are_given_up(void)
 {
     int64_t live = zb_mem_live();
