@@ -35,16 +35,22 @@ static struct zb_pair pairs[] = {{.a = 0, .b = 1}, {.a = 0, .b = 2},
                                  {.a = 1, .b = 2}, {.a = 0, .b = 3},
                                  {.a = 1, .b = 3}, {.a = 2, .b = 3}};
 
-static void find(int may_try, enum zb_status want)
+/* leaves: memory of ours stays, too. */
+static void find(int may_try, int leaves)
 {
     const struct zb_backend_opts o = {
         .n_devices = 4, .threads_per_device = 1, .gpus = gpus};
     struct zb_backend *be;
+    int64_t live = zb_mem_live();
 
     ZBT_OK(zb_backend_open("cuda", &o, &be));
-    CU_ASSERT_EQUAL(be->ops->find_reach(be, may_try, pairs, ZB_COUNT_OF(pairs)),
-                    want);
+    ZBT_OK(be->ops->find_reach(be, may_try, pairs, ZB_COUNT_OF(pairs)));
     zb_backend_close(be);
+    if (leaves) {
+        CU_ASSERT(zb_mem_live() > live);
+    } else {
+        CU_ASSERT_EQUAL(zb_mem_live(), live);
+    }
 }
 
 static int is(int i, enum zb_reach reach, const char *why)
@@ -60,7 +66,7 @@ static void gpus_that_copy_well_are_peers_and_one_gpu_is_shared(void)
 {
     for (uint64_t seed = 1; seed <= 3; seed++) {
         fake_cuda_reset(3, seed, DELAY_US);
-        find(1, ZB_OK);
+        find(1, 0);
         for (int i = 0; i < 6; i++) {
             CU_ASSERT(is(i, i == 3 ? ZB_REACH_SHARED : ZB_REACH_PEER, ""));
         }
@@ -73,7 +79,7 @@ static void gpus_without_access_are_named(void)
 {
     fake_cuda_reset(3, 1, DELAY_US);
     fake_cuda_part(1, 0);
-    find(1, ZB_OK);
+    find(1, 0);
     CU_ASSERT(is(0, ZB_REACH_NONE, "no peer access between GPUs 0 and 1"));
     CU_ASSERT(is(4, ZB_REACH_NONE, "no peer access between GPUs 0 and 1"));
     CU_ASSERT(is(1, ZB_REACH_PEER, ""));
@@ -86,7 +92,7 @@ static void gpus_that_copy_wrongly_are_named_with_the_bytes(void)
 {
     fake_cuda_reset(3, 1, DELAY_US);
     fake_cuda_corrupt(0, 2);
-    find(1, ZB_OK);
+    find(1, 0);
     CU_ASSERT(is(1, ZB_REACH_NONE,
                  "copy test failed: copying from GPU 0 to GPU 2, 1 of 4194317 "
                  "bytes wrong"));
@@ -96,8 +102,8 @@ static void gpus_that_copy_wrongly_are_named_with_the_bytes(void)
     CU_ASSERT(no_reports("test"));
 }
 
-/* The leak checker's own hook: what the next case leaves to the driver. The cases
- * that leave nothing count what lives. */
+/* The leak checker's own hook: what the next case leaves to the driver. It holds
+ * for the whole program, so the other cases count what lives. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
@@ -106,17 +112,14 @@ const char *__lsan_default_suppressions(void)
 
 static void copies_that_do_not_end_are_given_up(void)
 {
-    int64_t live = zb_mem_live();
-
     fake_cuda_reset(3, 1, DELAY_US);
     fake_cuda_block(1, 2);
-    find(1, ZB_OK);
+    find(1, 1);
     CU_ASSERT(is(2, ZB_REACH_NONE, "from GPU 1 to GPU 2 did not end within"));
     CU_ASSERT(is(0, ZB_REACH_PEER, ""));
     CU_ASSERT(is(1, ZB_REACH_PEER, ""));
     /* What they use is left to the driver. */
     CU_ASSERT(fake_cuda_live() > 0);
-    CU_ASSERT(zb_mem_live() > live);
     CU_ASSERT(no_reports("test"));
     fake_cuda_reset(1, 1, 0);
 }
@@ -124,7 +127,7 @@ static void copies_that_do_not_end_are_given_up(void)
 static void without_a_test_only_one_gpu_is_shared(void)
 {
     fake_cuda_reset(3, 1, DELAY_US);
-    find(0, ZB_OK);
+    find(0, 0);
     for (int i = 0; i < 6; i++) {
         CU_ASSERT(is(i, i == 3 ? ZB_REACH_SHARED : ZB_REACH_NONE, ""));
     }
