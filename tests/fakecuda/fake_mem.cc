@@ -18,7 +18,8 @@ namespace fake
 
 /* No size or count looks like an address of it. Nor does a number of 32 bits with
  * padding behind it that has the upper half of an address from before: there are
- * no addresses whose lower half is a small number, of either sign. */
+ * no addresses whose lower half is a small number, of either sign. A float can
+ * have any bits, so those of parameters are doubles, or have no padding. */
 #define WINDOW_HINT ((void *)0x6ab300000000)
 #define WINDOW_BYTES ((size_t)1 << 40)
 #define LEAST_WINDOW_BYTES ((size_t)1 << 36)

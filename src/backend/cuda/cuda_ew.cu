@@ -21,7 +21,7 @@ struct drop_run {
 /* Those of a sample: a and then b; and the factor of what is kept. */
 struct drop_runs {
     struct drop_run a, b;
-    zb_real keep;
+    double keep; /* no padding in parameters: see the emulation's addresses */
 };
 
 /* n blocks of random numbers from `block` on, for a run of sample `sample`. */
@@ -157,7 +157,7 @@ enum zb_status zb_cuda_dropout(struct zb_stream *stream, const void *params)
     n = n < p->per_sample ? n : p->per_sample;
     runs.a = drop_run_of(0, p->place.first[0] * p->cols, n);
     runs.b = drop_run_of(n, p->place.first[1] * p->cols, p->per_sample - n);
-    runs.keep = (zb_real)(1.0 / (1.0 - p->p));
+    runs.keep = 1.0 / (1.0 - p->p);
     grid = zb_cuda_team_grid(stream,
                              p->batch * (runs.a.n_pieces + runs.b.n_pieces));
     return ZB_CUDA_LAUNCH_TYPED(p->dtype, dropout, grid, ZB_CUDA_BLOCK, stream,

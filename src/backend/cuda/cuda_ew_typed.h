@@ -157,14 +157,15 @@ static __global__ void ZB_AS(dropout)(struct zb_k_dropout p,
         int64_t at = piece.sample * p.per_sample + piece.run.at;
         const ZB_ST *x = (const ZB_ST *)p.x + at;
         ZB_ST *y = (ZB_ST *)p.y + at;
+        zb_real keep = (zb_real)runs.keep;
 
         /* Two loops, each with an expression that the cpu backend has, so that
          * compilers round it in the same way. */
         if (p.addend != NULL) {
             ZB_AS(drop_piece)
-            (&p, &piece, runs.keep, 1, x, (const ZB_ST *)p.addend + at, y);
+            (&p, &piece, keep, 1, x, (const ZB_ST *)p.addend + at, y);
         } else {
-            ZB_AS(drop_piece)(&p, &piece, runs.keep, 0, x, NULL, y);
+            ZB_AS(drop_piece)(&p, &piece, keep, 0, x, NULL, y);
         }
     }
 }
