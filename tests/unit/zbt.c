@@ -19,25 +19,66 @@ static char *path_slot(void)
     return slots[next];
 }
 
-int zbt_run(const char *suite_name, const struct zbt_case *cases, size_t n)
+static int is_named(const struct zbt_case *c)
 {
     const char *only = getenv("ZBT_ONLY");
-    CU_pSuite suite;
+
+    return only == NULL || strstr(c->name, only) != NULL;
+}
+
+/* The part that ZBT_PART=i/n names, of at most as many parts as cases. */
+struct part {
+    size_t i, n;
+};
+
+static int get_part(const struct zbt_case *cases, size_t n_cases,
+                    struct part *out)
+{
+    const char *text = getenv("ZBT_PART");
+    size_t n_named = 0;
+    char end;
+
+    *out = (struct part){0, 1};
+    if (text == NULL) {
+        return 1;
+    }
+    if (sscanf(text, "%zu/%zu%c", &out->i, &out->n, &end) != 2 || out->n == 0) {
+        fprintf(stderr, "ZBT_PART=%s is not i/n\n", text);
+        return 0;
+    }
+    for (size_t k = 0; k < n_cases; k++) {
+        n_named += is_named(&cases[k]);
+    }
+    out->n = n_named > 0 && n_named < out->n ? n_named : out->n;
+    out->i %= out->n;
+    return 1;
+}
+
+static int add_cases(CU_pSuite suite, const struct zbt_case *cases, size_t n)
+{
+    struct part part;
+    size_t at = 0;
+
+    if (suite == NULL || !get_part(cases, n, &part)) {
+        return 0;
+    }
+    for (size_t k = 0; k < n; k++) {
+        if (is_named(&cases[k]) && at++ % part.n == part.i &&
+            CU_add_test(suite, cases[k].name, cases[k].fn) == NULL) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+int zbt_run(const char *suite_name, const struct zbt_case *cases, size_t n)
+{
     unsigned n_bad, n_run;
 
     if (CU_initialize_registry() != CUE_SUCCESS) {
         return 99;
     }
-    suite = CU_add_suite(suite_name, NULL, NULL);
-    for (size_t i = 0; suite != NULL && i < n; i++) {
-        if (only != NULL && strstr(cases[i].name, only) == NULL) {
-            continue;
-        }
-        if (CU_add_test(suite, cases[i].name, cases[i].fn) == NULL) {
-            suite = NULL;
-        }
-    }
-    if (suite == NULL) {
+    if (!add_cases(CU_add_suite(suite_name, NULL, NULL), cases, n)) {
         CU_cleanup_registry();
         return 99;
     }

@@ -31,7 +31,8 @@ struct zbt_case {
 
 /* Run the cases. Exit status for main(): 0 passed, 1 failed, 99 CUnit itself.
  * With ZBT_ONLY=text in the environment only cases whose name contains the
- * text are run. */
+ * text are run; with ZBT_PART=i/n only every n-th of these, from the i-th on,
+ * counted round: one at least. */
 int zbt_run(const char *suite, const struct zbt_case *cases, size_t n);
 
 /* Check that a call succeeds, and print its error text when it does not. */
