@@ -493,7 +493,8 @@ static void check_xent(int64_t rows, int64_t cols)
 static void xent_agrees_with_formula(void)
 {
     static const int64_t shape[][2] = {{1, 1},  {1, 2},   {3, 7},
-                                       {13, 56}, {7, 1000}, {5, 50257}};
+                                       {13, 56}, {7, 1000}, {5, 50257},
+                                       {9, 1024}, {300, 1500}};
 
     for (size_t i = 0; i < ZB_COUNT_OF(shape); i++) {
         ops_open(backend, 1);
@@ -591,6 +592,7 @@ static void xent_of_parts_agrees_with_formula(void)
     check_xent_parts(9, 101, 2, 64);
     check_xent_parts(9, 101, 4, 64);
     check_xent_parts(3, 5, 4, 2);
+    check_xent_parts(9, 2500, 3, 1200);
 }
 
 static void xent_gradient_agrees_with_central_differences(void)

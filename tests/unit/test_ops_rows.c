@@ -5,6 +5,7 @@
  */
 #include "config.h"
 
+#include <stdlib.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -417,6 +418,58 @@ static void embedding_of_a_part_gives_zeros_elsewhere(void)
     }
 }
 
+/* Rows of an id are added in order, as one adds them up here. */
+static void check_many_rows(int64_t rows, int32_t n_ids)
+{
+    struct zbt_rng rng = {(unsigned long long)rows};
+    int64_t cols = 5, n = n_ids * cols;
+    double *dtable = ops_random(&rng, n, -1, 1);
+    double *dy = ops_random(&rng, rows * cols, -1, 1);
+    int32_t *id = malloc((size_t)rows * sizeof(*id));
+    struct zb_k_embedding_bwd_w w = {.rows = rows,
+                                     .cols = cols,
+                                     .n_ids = n_ids,
+                                     .whole = n_ids,
+                                     .lddy = cols,
+                                     .padding_idx = 1};
+
+    CU_ASSERT_PTR_NOT_NULL_FATAL(id);
+    for (int64_t r = 0; r < rows; r++) {
+        id[r] = (int32_t)zbt_rand_in(&rng, -1, n_ids);
+    }
+    w.id = ops_bytes((size_t)rows * sizeof(*id), id);
+    w.dy = ops_reals(rows * cols, dy);
+    w.dtable = ops_reals(n, dtable);
+    ops_run(ZB_K_embedding_bwd_w, &w, OPS_OUT(w.dtable), OPS_IN(w.id, w.dy));
+    for (int64_t i = 0; i < n; i++) {
+        dtable[i] = (zb_real)dtable[i];
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        double *to = dtable + id[r] * cols;
+
+        for (int64_t c = 0;
+             id[r] >= 0 && id[r] < n_ids && id[r] != 1 && c < cols; c++) {
+            to[c] = (zb_real)((zb_real)to[c] + (zb_real)dy[r * cols + c]);
+        }
+    }
+    ops_expect("embedding_bwd_w", w.dtable, n, dtable, 0);
+    free(id);
+}
+
+static void embedding_adds_many_rows_in_order(void)
+{
+    static const int64_t rows[] = {1024, 1025, 4096, 4097, 9000, 300000};
+    static const int32_t n_ids[] = {1, 3, 700, 100000};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(rows); i++) {
+        for (size_t k = 0; k < ZB_COUNT_OF(n_ids); k++) {
+            ops_open(backend, 2);
+            check_many_rows(rows[i], n_ids[k]);
+            ops_close();
+        }
+    }
+}
+
 static void check_position(int64_t batch, int64_t seq, int64_t cols)
 {
     struct zbt_rng rng = {6};
@@ -673,6 +726,7 @@ int main(void)
         ZBT_CASE(norm_gradients_agree_with_central_differences),
         ZBT_CASE(col_sum_adds_rows_of_view),
         ZBT_CASE(embedding_skips_ids_outside_and_padding),
+        ZBT_CASE(embedding_adds_many_rows_in_order),
         ZBT_CASE(embedding_of_a_part_gives_zeros_elsewhere),
         ZBT_CASE(positions_start_at_offset_in_every_row),
         ZBT_CASE(rope_turns_pairs_and_back),

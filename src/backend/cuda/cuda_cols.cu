@@ -6,7 +6,6 @@
  * They are kept in the stream's scratch memory.
  */
 #include "backend/cuda/cuda_typed.h"
-#include "kern/place.h"
 
 /* ---- sums of columns ----------------------------------------------------- */
 
@@ -122,12 +121,6 @@ static __global__ void sum_parts(int64_t n, int is_first, const double *part,
     }
 }
 
-/* ---- sums of the rows of a table ----------------------------------------- */
-
-/* A team adds up so many columns of a row. */
-#define TABLE_PIECE 256
-#define TABLE_PIECES(cols) (((cols) + TABLE_PIECE - 1) / TABLE_PIECE)
-
 #define ZB_TEMPLATE "backend/cuda/cuda_cols_typed.h"
 #include "kern/each_storage.h"
 
@@ -220,28 +213,6 @@ enum zb_status zb_cuda_rmsnorm_bwd_w(struct zb_stream *stream,
     as_layernorm.rstd = p->rstd;
     as_layernorm.dgamma = p->dgamma;
     return norm_bwd_w(stream, &as_layernorm);
-}
-
-enum zb_status zb_cuda_embedding_bwd_w(struct zb_stream *stream,
-                                       const void *params)
-{
-    const struct zb_k_embedding_bwd_w *p =
-        (const struct zb_k_embedding_bwd_w *)params;
-    unsigned grid = zb_cuda_team_grid(stream, p->rows * TABLE_PIECES(p->cols));
-
-    return ZB_CUDA_LAUNCH_TYPED(p->dtype, embedding_bwd_w, grid, ZB_CUDA_BLOCK,
-                                stream, *p);
-}
-
-enum zb_status zb_cuda_position_bwd_w(struct zb_stream *stream,
-                                      const void *params)
-{
-    const struct zb_k_position_bwd_w *p =
-        (const struct zb_k_position_bwd_w *)params;
-    unsigned grid = zb_cuda_team_grid(stream, p->seq * TABLE_PIECES(p->cols));
-
-    return ZB_CUDA_LAUNCH_TYPED(p->dtype, position_bwd_w, grid, ZB_CUDA_BLOCK,
-                                stream, *p);
 }
 
 static enum zb_status sum_f64(struct zb_stream *stream,

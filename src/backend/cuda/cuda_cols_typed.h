@@ -62,43 +62,6 @@ static __global__ void ZB_AS(norm_bwd_w)(struct zb_k_layernorm_bwd_w p,
     }
 }
 
-/* A row whose id is no earlier row's adds up all that have the id. */
-static __global__ void ZB_AS(embedding_bwd_w)(struct zb_k_embedding_bwd_w p)
-{
-    ZB_TEAM_EACH(k, p.rows * TABLE_PIECES(p.cols)) {
-        int64_t c = k / p.rows * TABLE_PIECE, r = k % p.rows;
-        int64_t left = p.cols - c, n = left < TABLE_PIECE ? left : TABLE_PIECE;
-        int32_t id = p.id[r];
-        int64_t at = id - p.first;
-        zb_real *dtable = p.dtable + at * p.cols + c;
-
-        if (at < 0 || at >= p.n_ids || id >= p.whole || id == p.padding_idx ||
-            zb_team_find(p.id, 0, r, id) < r) {
-            continue;
-        }
-        while (r < p.rows) {
-            ZB_AS(zb_add_to_run)
-            (n, (const ZB_ST *)p.dy + r * p.lddy + c, dtable);
-            r = zb_team_find(p.id, r + 1, p.rows, id);
-        }
-    }
-}
-
-static __global__ void ZB_AS(position_bwd_w)(struct zb_k_position_bwd_w p)
-{
-    ZB_TEAM_EACH(k, p.seq * TABLE_PIECES(p.cols)) {
-        int64_t t = k % p.seq, c = k / p.seq * TABLE_PIECE;
-        int64_t left = p.cols - c, n = left < TABLE_PIECE ? left : TABLE_PIECE;
-        int64_t row = p.offset + zb_place_row(p.place.len, p.place.first, t);
-
-        for (int64_t b = 0; row < p.n_pos && b < p.batch; b++) {
-            ZB_AS(zb_add_to_run)
-            (n, (const ZB_ST *)p.dy + (b * p.seq + t) * p.cols + c,
-             p.dtable + row * p.cols + c);
-        }
-    }
-}
-
 /* The sum of each block of elements, by a team. */
 static __global__ void ZB_AS(sum_blocks)(struct sum_blocks p)
 {

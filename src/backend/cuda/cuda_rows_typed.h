@@ -5,7 +5,6 @@
 #include "kern/ew.h"
 #include "kern/norm.h"
 #include "kern/rope.h"
-#include "kern/xent_row.h"
 
 static __global__ void ZB_AS(layernorm_fwd)(struct zb_k_layernorm_fwd p)
 {
@@ -53,36 +52,6 @@ static __global__ void ZB_AS(rmsnorm_bwd)(struct zb_k_rmsnorm_bwd p)
          (const ZB_ST *)p.gamma, p.rstd[r],
          p.addend != NULL ? (const ZB_ST *)p.addend + at : NULL,
          (ZB_ST *)p.dx + at);
-    }
-}
-
-static __global__ void ZB_AS(xent_fwd)(struct zb_k_xent_fwd p)
-{
-    ZB_TEAM_EACH(r, p.rows) {
-        ZB_AS(zb_xent_row)
-        (p.cols, (const ZB_ST *)p.logits + r * p.ld, p.label[r], p.loss + r,
-         p.lse + r);
-    }
-}
-
-static __global__ void ZB_AS(xent_part)(struct zb_k_xent_part p)
-{
-    ZB_TEAM_EACH(r, p.rows) {
-        ZB_AS(zb_xent_part_row)
-        (p.cols, p.first, (const ZB_ST *)p.logits + r * p.ld, p.label[r],
-         p.stats + 3 * r);
-    }
-}
-
-static __global__ void ZB_AS(xent_bwd)(struct zb_k_xent_bwd p)
-{
-    ZB_TEAM_EACH(r, p.rows) {
-        ZB_ST *d = (ZB_ST *)p.dlogits + r * p.ld_d;
-
-        ZB_AS(zb_xent_bwd_row)
-        (p.cols, p.first, p.n_class, (zb_real)p.scale,
-         (const ZB_ST *)p.logits + r * p.ld, p.lse[r], p.label[r], d);
-        ZB_AS(zb_fill_run)(p.n_pad, ZB_R(0), d + p.cols);
     }
 }
 
