@@ -56,6 +56,14 @@ struct zb_access {
     enum zb_access_mode mode;
 };
 
+/* What was enqueued on a stream since it was made. */
+struct zb_stream_stats {
+    const char *name;  /* as stream_new() was told, for the stream's life */
+    uint64_t kernels;  /* launches; one of ours may be several of a device */
+    uint64_t products; /* of a library */
+    uint64_t copies;
+};
+
 #define ZB_MAX_ACCESS 20
 
 /* One kernel with its parameters. `params` points to the struct that
@@ -253,6 +261,16 @@ struct zb_backend_ops {
     /* Waits for the stream's work. */
     void (*stream_free)(struct zb_stream *stream);
 
+    /* Bytes of device memory that a stream needs for itself to launch this
+     * product, beside what other launches need (scratch_bytes): a function of
+     * its sizes alone, which does not fall when they grow. Touches no device;
+     * addresses in `p` mean nothing. */
+    size_t (*product_bytes)(const struct zb_k_gemm *p);
+    /* The stream has [ptr, +bytes) for that, at least scratch_bytes, from its
+     * first launch on until it is freed; aligned to 64 bytes. Without, it
+     * allocates what it needs when it first does. */
+    void (*stream_lend)(struct zb_stream *stream, void *ptr, size_t bytes);
+
     /* An event stands for the work enqueued on a stream before its last
      * event_record(); before the first it counts as done. */
     enum zb_status (*event_new)(struct zb_device *dev,
@@ -308,6 +326,11 @@ struct zb_backend_ops {
     enum zb_status (*host_access)(struct zb_device *dev, const void *ptr,
                                   size_t bytes, enum zb_access_mode mode);
 
+    /* Stream i of the device, the one made last first; 0 past the end and where
+     * nothing is counted. */
+    int (*stream_stats)(const struct zb_device *dev, int i,
+                        struct zb_stream_stats *stats_out);
+
     /* ---- for simulated devices: other backends do nothing here ---- */
 
     /* In stream order: take this long. May keep the calling thread until
@@ -327,6 +350,11 @@ struct zb_backend_ops {
 
     /* 1: what is not from host_alloc() is copied slowly. */
     int has_host_memory;
+
+    /* Bytes of device memory that a stream needs for itself to launch anything
+     * but products; for copies alone, ZB_K_copy too, it needs none. 0: none for
+     * anything. */
+    size_t scratch_bytes;
 
     /* NULL: there are none. */
     const struct zb_link_ops *links;

@@ -407,6 +407,13 @@ struct zb_rates {
 void zb_chunk_estimate(const struct zb_chunk *c, const struct zb_bind *bind,
                        const struct zb_rates *rates, double ns[ZB_N_PASSES]);
 
+/* Call fn for each launch of the three passes over one microbatch, without a
+ * device: addresses mean nothing, and collectives launch nothing. */
+typedef void (*zb_visit_fn)(void *arg, const struct zb_launch *launch);
+enum zb_status zb_chunk_visit(const struct zb_chunk *c,
+                              const struct zb_bind *bind, zb_visit_fn fn,
+                              void *arg) ZB_CHECKED;
+
 /* Equal for chunks that take the same time: the same launches on tensors of the
  * same shapes, and parameters of the same sizes. The same in every process that
  * runs the same program. */

@@ -273,6 +273,14 @@ enum zb_status zb_session_dump_grads(struct zb_session *s, const char *path,
 size_t zb_session_planned_bytes(const struct zb_session *s, int stage);
 size_t zb_session_allocated_bytes(const struct zb_session *s, int stage);
 
+/* What the last zb_train_step() enqueued on the device of a stage (of column
+ * 0), streams of one name together: i from 0; 0 past the last, and on backends
+ * that count nothing. Its name is valid as long as the session. */
+int zb_session_step_stats(const struct zb_session *s, int stage, int i,
+                          struct zb_stream_stats *stats_out);
+/* All of it, a line per stage. */
+void zb_session_print_launches(const struct zb_session *s, FILE *f);
+
 /* Part i (from 0) of the planned bytes: its name, NULL behind the last. */
 const char *zb_session_memory_part(const struct zb_session *s, int stage, int i,
                                    size_t *bytes_out);

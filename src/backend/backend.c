@@ -69,6 +69,28 @@ void zb_backend_no_delay(struct zb_event *event, int64_t ns)
     (void)ns;
 }
 
+int zb_backend_no_stats(const struct zb_device *dev, int i,
+                        struct zb_stream_stats *stats_out)
+{
+    (void)dev;
+    (void)i;
+    (void)stats_out;
+    return 0;
+}
+
+size_t zb_backend_no_product_bytes(const struct zb_k_gemm *p)
+{
+    (void)p;
+    return 0;
+}
+
+void zb_backend_no_lend(struct zb_stream *stream, void *ptr, size_t bytes)
+{
+    (void)stream;
+    (void)ptr;
+    (void)bytes;
+}
+
 void zb_backend_no_words(const struct zb_backend_opts *opts, char *text,
                          size_t size)
 {

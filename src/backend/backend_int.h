@@ -27,6 +27,13 @@ enum zb_status zb_backend_no_host_access(struct zb_device *dev,
                                          enum zb_access_mode mode);
 enum zb_status zb_backend_no_spend(struct zb_stream *stream, int64_t ns);
 void zb_backend_no_delay(struct zb_event *event, int64_t ns);
+/* For stream_stats: there is no stream. */
+int zb_backend_no_stats(const struct zb_device *dev, int i,
+                        struct zb_stream_stats *stats_out);
+
+/* For backends whose streams need no memory for themselves. */
+size_t zb_backend_no_product_bytes(const struct zb_k_gemm *p);
+void zb_backend_no_lend(struct zb_stream *stream, void *ptr, size_t bytes);
 
 /* For backends whose devices are this machine's processor: describe nothing,
  * have no GPUs, one memory, and host memory like any other. */

@@ -511,6 +511,7 @@ enum zb_status zbrun_train(const struct zbrun_job *job,
     }
     if (st == ZB_OK && job->opts->verbosity > 0) {
         zb_session_print_cost_errors(l.s, stderr);
+        zb_session_print_launches(l.s, stderr);
     }
     return close_loop(&l, st);
 }

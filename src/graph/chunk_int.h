@@ -73,6 +73,11 @@ struct zb_chunk {
     int *params, *uses, *use_done;
 };
 
+/* exec.c: one instruction of the chunk. */
+enum zb_status zb_chunk_run_instr(const struct zb_chunk *c,
+                                  const struct zb_instr *instr,
+                                  const struct zb_chunk_run *run) ZB_CHECKED;
+
 /* ---- compiling ----------------------------------------------------------- */
 
 struct zb_value {

@@ -201,9 +201,9 @@ static struct zb_view *view_of(struct zb_emit *e, int role)
     return role == ZB_ROLE_ADDEND ? &e->addend : &e->d_in[role - ZB_ROLE_D_IN];
 }
 
-static enum zb_status run_instr(const struct zb_chunk *c,
-                                const struct zb_instr *instr,
-                                const struct zb_chunk_run *run)
+enum zb_status zb_chunk_run_instr(const struct zb_chunk *c,
+                                  const struct zb_instr *instr,
+                                  const struct zb_chunk_run *run)
 {
     struct zb_emit e = {
         .graph = c->graph,
@@ -262,7 +262,7 @@ static enum zb_status run_forward(const struct zb_chunk *c,
         for (; next <= layer_of(&list->instr[i], next - 1); next++) {
             ZB_TRY(at_layer(run, next));
         }
-        ZB_TRY(run_instr(c, &list->instr[i], run));
+        ZB_TRY(zb_chunk_run_instr(c, &list->instr[i], run));
     }
     for (; next < c->info.end_layer; next++) {
         ZB_TRY(at_layer(run, next));
@@ -293,7 +293,7 @@ static enum zb_status run_weight(const struct zb_chunk *c,
 {
     for (size_t i = first; i < end; i++) {
         for (int k = 0; k < n; k++) {
-            ZB_TRY(run_instr(c, &c->list[ZB_PASS_W].instr[i], &run[k]));
+            ZB_TRY(zb_chunk_run_instr(c, &c->list[ZB_PASS_W].instr[i], &run[k]));
         }
         ZB_TRY(at_launch(&run[n - 1], i));
     }
@@ -305,7 +305,7 @@ static enum zb_status run_backward(const struct zb_chunk *c,
                                    size_t end)
 {
     for (size_t i = first; i < end; i++) {
-        ZB_TRY(run_instr(c, &c->list[ZB_PASS_B].instr[i], run));
+        ZB_TRY(zb_chunk_run_instr(c, &c->list[ZB_PASS_B].instr[i], run));
     }
     return ZB_OK;
 }

@@ -18,6 +18,7 @@ const char *zb_region_str(enum zb_region r)
         [ZB_REGION_SCRATCH] = "scratch",
         [ZB_REGION_MSG] = "messages",
         [ZB_REGION_BATCH] = "batch",
+        [ZB_REGION_STREAM] = "streams",
         [ZB_REGION_MISC] = "sums",
     };
     return name[r];
@@ -115,6 +116,14 @@ size_t zb_stored_bytes(const struct zb_run_plan *p, int64_t n)
 void *zb_stored_at(const struct zb_run_plan *p, void *array, int64_t at)
 {
     return (char *)array + zb_stored_bytes(p, at);
+}
+
+/* First of all: libraries like their memory aligned to more than ours. */
+static void lay_streams(struct cursor *c, const struct zb_run_plan *p)
+{
+    begin(c, ZB_REGION_STREAM);
+    c->l->compute = take(c, p->compute_bytes);
+    c->l->side = take(c, p->side_bytes);
 }
 
 /* The parameters of a bucket lie in it; the others each for itself. */
@@ -368,6 +377,7 @@ static enum zb_status lay_all(struct zb_layout *l, const struct zb_run_plan *p,
     l->n_slots = p->o.n_micro > p->n_chunk ? p->o.n_micro : p->n_chunk;
     ZB_TRY(alloc_tables(l, p));
     ZB_TRY(zb_buckets_init(&l->buckets, p, stage));
+    lay_streams(&c, p);
     lay_values(&c, p, stage);
     lay_grads(&c, p, stage);
     lay_state(&c, p);

@@ -49,6 +49,7 @@ enum zb_region {
     ZB_REGION_SCRATCH, /* within one pass */
     ZB_REGION_MSG,     /* channel buffers given by this stage */
     ZB_REGION_BATCH,   /* fields of the microbatches */
+    ZB_REGION_STREAM,  /* what launches need of their streams */
     ZB_REGION_MISC,    /* loss sums, squared norms */
     ZB_N_REGIONS
 };
@@ -135,6 +136,7 @@ struct zb_layout {
     size_t *field;    /* [n_slots * n_data], batch data of a microbatch */
     size_t *sample;   /* [n_slots] */
     int n_slots;
+    size_t compute, side; /* of the two streams */
     size_t loss;      /* doubles [n_micro or more] */
     size_t sumsq;     /* doubles [zb_most_norms()] */
     size_t *msg;      /* [2 * n_boundaries]: this stage's part of a pool */
@@ -184,6 +186,8 @@ struct zb_run_plan {
     double share;             /* of the effort for a cut */
     struct zb_layout *layout; /* [n_stages] */
     char **chan_name;         /* [n_channels] */
+    /* Device memory of the streams of a worker; 0: they need none. */
+    size_t compute_bytes, side_bytes;
     int is_copied; /* messages end in the receiver's memory: by copies, */
     int is_linked; /* or over links */
     int *n_send_bufs, *n_recv_bufs; /* [n_channels] given by each side */
@@ -474,6 +478,11 @@ struct zb_worker {
     char **node_name;           /* [nodes] for reports */
     size_t fail_node;           /* for tests; ZB_NO_OFFSET: none */
 
+    /* Of its streams by name, before the last training step. */
+#define ZB_MAX_STREAM_NAMES 8
+    struct zb_stream_stats noted[ZB_MAX_STREAM_NAMES];
+    int n_noted;
+
     /* Read by the watchdog. */
     _Atomic size_t progress; /* counts nodes, waits, parameters read */
     _Atomic(const struct zb_node *) node;
@@ -538,6 +547,9 @@ enum zb_status zb_notes_init(struct zb_session *s) ZB_CHECKED;
 void zb_notes_release(struct zb_session *s);
 /* After each training step. */
 void zb_notes_take(struct zb_session *s);
+
+/* launches.c: a training step begins. */
+void zb_worker_note_launches(struct zb_worker *w);
 
 /* inspect.c: from the first to the last compute node of the last step, and the
  * work of the busiest stage. */

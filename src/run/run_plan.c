@@ -263,6 +263,47 @@ static enum zb_status alloc_arrays(struct zb_run_plan *p)
     return ZB_OK;
 }
 
+struct most_bytes {
+    const struct zb_backend_ops *ops;
+    size_t bytes;
+};
+
+static void note_product(void *arg, const struct zb_launch *launch)
+{
+    struct most_bytes *most = arg;
+    size_t bytes;
+
+    if (launch->kernel == ZB_K_gemm) {
+        bytes = most->ops->product_bytes(launch->params);
+        most->bytes = bytes > most->bytes ? bytes : most->bytes;
+    }
+}
+
+/* A stream's launches do not overlap, so that all use the same bytes. Those of
+ * the whole model are those of any cut; a product of any chunk then finds what
+ * it is allowed to use, however the model is cut. */
+static enum zb_status find_stream_bytes(struct zb_run_plan *p)
+{
+    const struct zb_backend_ops *ops;
+    struct most_bytes most = {.bytes = 0};
+    struct zb_chunk *all;
+    enum zb_status st;
+
+    /* A backend that is not there is refused where it is opened. */
+    if (zb_backend_find(p->o.backend, &ops) != ZB_OK ||
+        ops->scratch_bytes == 0) {
+        return ZB_OK;
+    }
+    most.ops = ops;
+    most.bytes = p->side_bytes = ops->scratch_bytes;
+    ZB_TRY(zb_chunk_new(p->g, 0, zb_graph_n_layers(p->g), &p->max,
+                        p->o.recompute, &all));
+    st = zb_chunk_visit(all, &p->max, note_product, &most);
+    zb_chunk_free(all);
+    p->compute_bytes = most.bytes;
+    return st;
+}
+
 static enum zb_status fill(struct zb_run_plan *p)
 {
     enum zb_placement placement;
@@ -279,6 +320,7 @@ static enum zb_status fill(struct zb_run_plan *p)
     ZB_TRY(check_costs(p));
     ZB_TRY(alloc_arrays(p));
     find_uses(p);
+    ZB_TRY(find_stream_bytes(p));
     ZB_TRY(zb_run_choose_cut(p));
     ZB_TRY(name_things(p));
     ZB_TRY(list_parts(p));

@@ -63,6 +63,7 @@ static enum zb_status do_update(struct zb_worker *w, void *arg)
 
 static enum zb_status do_train_step(struct zb_worker *w, void *arg)
 {
+    zb_worker_note_launches(w);
     ZB_TRY(zb_worker_zero_grad(w));
     ZB_TRY(do_nodes(w, arg));
     return do_update(w, arg);

@@ -239,6 +239,12 @@ static enum zb_status setup(struct zb_worker *w)
     ZB_TRY(w->ops->event_new(w->dev, &w->opt_done));
     end_lap(w, ZB_LAP_OPEN);
     ZB_TRY(w->ops->mem_alloc(w->dev, l->total, "arena", (void **)&w->arena));
+    if (l->region_bytes[ZB_REGION_STREAM] > 0) {
+        w->ops->stream_lend(w->stream, w->arena + l->compute,
+                            w->s->plan->compute_bytes);
+        w->ops->stream_lend(w->side, w->arena + l->side,
+                            w->s->plan->side_bytes);
+    }
     ZB_TRY(zb_worker_make_mirrors(w));
     ZB_TRY(zb_worker_reserve(w, w->s->n_mb));
     end_lap(w, ZB_LAP_MEMORY);

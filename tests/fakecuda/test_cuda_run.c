@@ -166,6 +166,110 @@ static uint64_t n_stops(void)
     return sum;
 }
 
+/* What streams need is in the plan: no GPU has less or more than the arenas
+ * of its devices, and the first step allocates none of its memory. */
+static size_t bytes_of_gpu(int gpu)
+{
+    size_t n_free = 0, total = 0;
+
+    CU_ASSERT_EQUAL(cudaSetDevice(gpu), cudaSuccess);
+    CU_ASSERT_EQUAL(cudaMemGetInfo(&n_free, &total), cudaSuccess);
+    return total - n_free;
+}
+
+static void gpus_have_what_was_planned(void)
+{
+    for (size_t i = 0; i < ZB_COUNT_OF(grids); i++) {
+        const struct ru_grid *g = &grids[i];
+        struct zb_model *m = model_for(g);
+        struct zb_session_opts o = ru_grid_opts(g, N_ROWS);
+        struct zb_step_result res = {.loss = 0};
+        struct zb_session *s = NULL;
+        size_t planned = 0;
+        uint64_t n_allocs;
+        struct ru_batch b;
+
+        fake_cuda_reset(1, 1, 0);
+        o.backend = "cuda";
+        o.gpus = (const int[8]){0};
+        ZBT_OK(zb_session_new(m, &o, &s));
+        for (int stage = 0; stage < g->pp; stage++) {
+            planned += zb_session_planned_bytes(s, stage) *
+                       (size_t)(g->tp * g->sp * g->dp);
+        }
+        n_allocs = fake_cuda_count("cudaMalloc");
+        ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
+        for (int k = 0; k < 2; k++) {
+            CU_ASSERT_EQUAL(bytes_of_gpu(0), planned);
+            ZBT_OK(zb_train_step(s, &b.in, 1e-3, &res));
+        }
+        CU_ASSERT_EQUAL(fake_cuda_count("cudaMalloc"), n_allocs);
+        zb_session_free(s);
+        ru_batch_release(&b);
+        zb_model_free(m);
+        CU_ASSERT_FATAL(no_reports("memory"));
+    }
+}
+
+static void count_product(void *arg, const struct zb_launch *launch)
+{
+    *(int *)arg += launch->kernel == ZB_K_gemm;
+}
+
+/* What is looked at without a device is what is launched. */
+static void products_of_a_step_are_those_of_the_graph(void)
+{
+    enum { N_MICRO = 4 };
+    struct zb_model *m = ru_llama();
+    const struct zb_graph *g = zb_model_graph(m);
+    struct zb_session_opts o = ru_opts(1, N_MICRO, N_ROWS);
+    struct zb_bind bind =
+        zb_parallel_bind(zb_graph_parallel(g), N_ROWS / N_MICRO, RU_SEQ);
+    struct zb_step_result res = {.loss = 0};
+    struct zb_stream_stats one;
+    struct zb_session *s = NULL;
+    struct zb_chunk *c = NULL;
+    uint64_t n_products = 0, n_kernels = 0;
+    struct ru_batch b;
+    int n = 0;
+
+    ZBT_OK(zb_chunk_new(g, 0, zb_graph_n_layers(g), &bind, ZB_RECOMPUTE_NONE,
+                        &c));
+    ZBT_OK(zb_chunk_visit(c, &bind, count_product, &n));
+    fake_cuda_reset(1, 1, 0);
+    o.backend = "cuda";
+    ZBT_OK(zb_session_new(m, &o, &s));
+    ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
+    ZBT_OK(zb_train_step(s, &b.in, 1e-3, &res));
+    for (int i = 0; zb_session_step_stats(s, 0, i, &one); i++) {
+        n_products += one.products;
+        n_kernels += one.kernels;
+    }
+    CU_ASSERT(n > 10);
+    CU_ASSERT_EQUAL(n_products, (uint64_t)(N_MICRO * n));
+    CU_ASSERT(n_kernels > n_products / 2);
+    CU_ASSERT_EQUAL(n_products, fake_cuda_count("cublasLtMatmul"));
+    ru_batch_release(&b);
+    zb_session_free(s);
+    zb_chunk_free(c);
+    zb_model_free(m);
+}
+
+/* The limit is one for all: 4 MiB of scratch for each of two streams count. */
+static void streams_count_for_the_limit_of_a_device(void)
+{
+    struct zb_model *m = ru_llama();
+    struct zb_session_opts o = ru_opts(1, 2, N_ROWS);
+
+    fake_cuda_reset(1, 1, 0);
+    o.backend = "cuda";
+    o.device_mem = (size_t)8 << 20;
+    CU_ASSERT_EQUAL(zb_session_dry_run(m, &o, stdout), ZB_EINFEASIBLE);
+    o.backend = "cpu";
+    ZBT_OK(zb_session_dry_run(m, &o, stdout));
+    zb_model_free(m);
+}
+
 /* Nothing stops a device once n_free steps were done. */
 static void check_steps(const struct ru_grid *g, enum zb_p2p p2p, int n_gpus,
                         int n_free)
@@ -185,7 +289,7 @@ static void check_steps(const struct ru_grid *g, enum zb_p2p p2p, int n_gpus,
             stops = n_stops();
             links = fake_cuda_count("connection");
         }
-        if (k == 2) {
+        if (k == 1) {
             allocs = zb_mem_count();
         }
         ZBT_OK(zb_train_step(s, &b.in, 1e-3, &res));
@@ -352,6 +456,9 @@ int main(void)
     static const struct zbt_case cases[] = {
         ZBT_CASE(every_grid_trains_as_the_cpu_for_any_delays),
         ZBT_CASE(messages_over_links_train_as_the_cpu),
+        ZBT_CASE(gpus_have_what_was_planned),
+        ZBT_CASE(products_of_a_step_are_those_of_the_graph),
+        ZBT_CASE(streams_count_for_the_limit_of_a_device),
         ZBT_CASE(steps_allocate_nothing),
         ZBT_CASE(gpu_whose_messages_are_lost_ends_the_run),
         ZBT_CASE(failure_of_any_call_ends_the_run),

@@ -413,6 +413,8 @@ const struct zb_backend_ops zb_backend_check_ops = {
     .host_free = zb_backend_plain_free,
     .stream_new = zb_ck_stream_new,
     .stream_free = zb_ck_stream_free,
+    .product_bytes = zb_backend_no_product_bytes,
+    .stream_lend = zb_backend_no_lend,
     .event_new = zb_ck_event_new,
     .event_free = zb_ck_event_free,
     .event_record = zb_ck_event_record,
@@ -427,6 +429,7 @@ const struct zb_backend_ops zb_backend_check_ops = {
     .stream_mark = zb_ck_stream_mark,
     .discard = zb_ck_op_discard,
     .host_access = check_host_access,
+    .stream_stats = zb_backend_no_stats,
     .spend = zb_backend_no_spend,
     .event_delay = zb_backend_no_delay,
 };

@@ -224,6 +224,8 @@ const struct zb_backend_ops zb_backend_cpu_ops = {
     .host_free = zb_backend_plain_free,
     .stream_new = cpu_stream_new,
     .stream_free = cpu_stream_free,
+    .product_bytes = zb_backend_no_product_bytes,
+    .stream_lend = zb_backend_no_lend,
     .event_new = cpu_event_new,
     .event_free = cpu_event_free,
     .event_record = cpu_event_record,
@@ -238,6 +240,7 @@ const struct zb_backend_ops zb_backend_cpu_ops = {
     .stream_mark = zb_backend_no_mark,
     .discard = zb_backend_no_discard,
     .host_access = zb_backend_no_host_access,
+    .stream_stats = zb_backend_no_stats,
     .spend = zb_backend_no_spend,
     .event_delay = zb_backend_no_delay,
 };

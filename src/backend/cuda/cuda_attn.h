@@ -410,6 +410,7 @@ static inline enum zb_status attn_launch(struct zb_stream *stream,
     if (grid == 0) {
         return ZB_OK;
     }
+    stream->stats.kernels++;
     return zb_cuda_check(stream->dev,
                          ZB_CUDA_CALL_ROOM(kernel, grid, ATTN_THREADS, n_bytes,
                                            stream->cuda, params),

@@ -24,6 +24,13 @@ static const zb_cuda_kernel_fn kernels[ZB_N_KERNELS] = {
 #undef ZB_X
 };
 
+/* Those that keep the sums of parts, or sorted rows, in the stream's scratch. */
+static const unsigned char needs_scratch[ZB_N_KERNELS] = {
+    [ZB_K_col_sum] = 1,       [ZB_K_layernorm_bwd_w] = 1,
+    [ZB_K_rmsnorm_bwd_w] = 1, [ZB_K_embedding_bwd_w] = 1,
+    [ZB_K_sum_f64] = 1,       [ZB_K_sumsq_f64] = 1,
+};
+
 /* ---- errors -------------------------------------------------------------- */
 
 /* What a user can do about it, or "". */
@@ -385,6 +392,9 @@ static enum zb_status cuda_launch(struct zb_stream *stream,
                        (int)launch->kernel);
     }
     ZB_TRY(zb_cuda_use(stream->dev));
+    if (needs_scratch[launch->kernel]) {
+        ZB_TRY(zb_cuda_stream_scratch(stream));
+    }
     ZB_CUDA_TOUCHES(stream, launch);
     st = kernels[launch->kernel](stream, launch->params);
     return st == ZB_OK ? ZB_OK : zb_fail_in(st, "%s", launch->label);
@@ -474,6 +484,8 @@ const struct zb_backend_ops zb_backend_cuda_ops = {
     .host_free = zb_cuda_host_free,
     .stream_new = zb_cuda_stream_new,
     .stream_free = zb_cuda_stream_free,
+    .product_bytes = zb_cuda_product_bytes,
+    .stream_lend = zb_cuda_stream_lend,
     .event_new = zb_cuda_event_new,
     .event_free = zb_cuda_event_free,
     .event_record = zb_cuda_event_record,
@@ -488,10 +500,12 @@ const struct zb_backend_ops zb_backend_cuda_ops = {
     .stream_mark = cuda_stream_mark,
     .discard = cuda_discard,
     .host_access = cuda_host_access,
+    .stream_stats = zb_cuda_stream_stats,
     .spend = zb_backend_no_spend,
     .event_delay = zb_backend_no_delay,
     .prefers_bf16 = 1,
     .has_host_memory = 1,
+    .scratch_bytes = ZB_CUDA_SCRATCH_BYTES,
 #ifdef HAVE_NCCL
     .links = &zb_cuda_links,
 #endif

@@ -17,8 +17,10 @@
 #include "zb/hash.h"
 #include "zb/mem.h"
 
-/* What the library may use beside the operands, per stream. */
-#define WORKSPACE_BYTES ((size_t)32 << 20)
+/* A sum that is cut into parts keeps a float per element of the result for each
+ * of them; so many parts are worth their memory. The rest is for counters. */
+#define MOST_PARTS 16
+#define COUNTER_BYTES ((size_t)64 << 10)
 
 /* Alignments beyond that of the widest loads make no difference. */
 #define MOST_ALIGN 256
@@ -33,6 +35,7 @@ struct key {
     int64_t m, n, k, lda, ldb, ldc;
     int32_t trans_a, trans_b, adds, has_bias, dtype, c_dtype;
     int32_t align_a, align_b, align_c, zero;
+    int64_t workspace; /* bytes that may be used beside the operands */
 };
 
 struct product {
@@ -161,7 +164,7 @@ static enum zb_status set_preference(const struct zb_device *dev,
                                      cublasLtMatmulPreference_t pref,
                                      const struct key *k)
 {
-    const size_t workspace = WORKSPACE_BYTES;
+    const size_t workspace = (size_t)k->workspace;
     const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const uint32_t align[] = {(uint32_t)k->align_b, (uint32_t)k->align_a,
                               (uint32_t)k->align_c, (uint32_t)k->align_c};
@@ -374,7 +377,28 @@ static int32_t align_of(const void *ptr)
     return (int32_t)(at & (~at + 1));
 }
 
-static struct key key_of(const struct zb_k_gemm *p, int adds, int has_bias)
+size_t zb_cuda_product_bytes(const struct zb_k_gemm *p)
+{
+    double parts = (double)p->m * (double)p->n * sizeof(float) * MOST_PARTS;
+
+    if (!(parts < (double)(ZB_CUDA_WORKSPACE_BYTES - COUNTER_BYTES))) {
+        return ZB_CUDA_WORKSPACE_BYTES;
+    }
+    return COUNTER_BYTES + (parts > 0 ? (size_t)parts : 0);
+}
+
+/* What the stream has, or less where the product can not need it: then the
+ * algorithm is the same on every stream that was planned for it. */
+static size_t workspace_of(const struct zb_stream *stream,
+                           const struct zb_k_gemm *p)
+{
+    size_t most = zb_cuda_product_bytes(p);
+
+    return most < stream->workspace_bytes ? most : stream->workspace_bytes;
+}
+
+static struct key key_of(const struct zb_stream *stream,
+                         const struct zb_k_gemm *p, int adds, int has_bias)
 {
     return (struct key){
         .m = p->m,
@@ -392,13 +416,8 @@ static struct key key_of(const struct zb_k_gemm *p, int adds, int has_bias)
         .align_a = align_of(p->a),
         .align_b = align_of(p->b),
         .align_c = align_of(p->c),
+        .workspace = (int64_t)workspace_of(stream, p),
     };
-}
-
-enum zb_status zb_cuda_gemm_workspace(struct zb_stream *stream)
-{
-    return zb_cuda_malloc(stream->dev, WORKSPACE_BYTES, "workspace of products",
-                          &stream->workspace);
 }
 
 static enum zb_status multiply(struct zb_stream *stream,
@@ -406,23 +425,23 @@ static enum zb_status multiply(struct zb_stream *stream,
                                const void *bias)
 {
     const struct zb_device *dev = stream->dev;
-    const struct key key = key_of(p, adds, bias != NULL);
     const float one = 1, beta = adds ? 1.0f : 0.0f;
     struct product *q;
+    struct key key;
 
-    if (stream->workspace == NULL) {
-        ZB_TRY(zb_cuda_gemm_workspace(stream));
-    }
+    ZB_TRY(zb_cuda_stream_workspace(stream));
+    key = key_of(stream, p, adds, bias != NULL);
     ZB_TRY(make_room(dev->gemm));
     ZB_TRY(get(dev, &key, bias, &q));
     if (bias != NULL) {
         ZB_TRY(set_bias(dev, q, bias));
     }
+    stream->stats.products++;
     return check_lt(dev,
                     cublasLtMatmul(dev->gemm->lt, q->desc, &one, p->b, q->b,
                                    p->a, q->a, &beta, p->c, q->c, p->c, q->c,
                                    &q->algo, stream->workspace,
-                                   WORKSPACE_BYTES, stream->cuda),
+                                   (size_t)key.workspace, stream->cuda),
                     "product");
 }
 

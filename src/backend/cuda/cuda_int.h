@@ -49,23 +49,28 @@ struct zb_device {
     void *binding_before; /* the thread's CPUs before; NULL: not bound */
     struct zb_cuda_gemm *gemm;
     struct zb_cuda_piece *pieces;
-    int n_streams; /* made so far */
+    struct zb_stream *streams; /* the last one made */
     size_t mem_bytes, mem_peak_bytes;
 };
 
-/* Device memory of every stream's own, in which sums over many rows or elements
- * keep the sums of their parts between two kernels. Made with the stream, as
- * nothing may be allocated later. */
+/* Device memory of a stream's own, in which sums over many rows or elements
+ * keep the sums of their parts between two kernels. */
 #define ZB_CUDA_SCRATCH_BYTES ((size_t)4 << 20)
 
 struct zb_stream {
     struct zb_device *dev;
     cudaStream_t cuda;
-    void *scratch; /* [ZB_CUDA_SCRATCH_BYTES] */
     cudaEvent_t idle; /* to wait for all of it */
-    /* Of its products. The first stream of a device, which computes, has it at
-     * once, others from their first one on. */
-    void *workspace;
+    /* Both are the lent memory, if there is any: a stream's launches do not
+     * overlap. Else each comes with the first launch that needs it. */
+    void *scratch;   /* [ZB_CUDA_SCRATCH_BYTES] */
+    void *workspace; /* [workspace_bytes] what cuBLASLt may use */
+    size_t workspace_bytes;
+    int is_lent;
+    void *first; /* of a link: the message that warms it up */
+    struct zb_stream *next; /* made before it, of the device */
+    char *name;
+    struct zb_stream_stats stats;
 };
 
 /* ---- errors and devices (cuda_backend.c) -------------------------------- */
@@ -110,6 +115,12 @@ void zb_cuda_host_free(struct zb_backend *be, void *ptr);
 enum zb_status zb_cuda_stream_new(struct zb_device *dev, const char *name,
                                   struct zb_stream **stream_out);
 void zb_cuda_stream_free(struct zb_stream *stream);
+void zb_cuda_stream_lend(struct zb_stream *stream, void *ptr, size_t bytes);
+int zb_cuda_stream_stats(const struct zb_device *dev, int i,
+                         struct zb_stream_stats *stats_out);
+/* Before a launch: the stream has its memory. */
+enum zb_status zb_cuda_stream_scratch(struct zb_stream *stream) ZB_CHECKED;
+enum zb_status zb_cuda_stream_workspace(struct zb_stream *stream) ZB_CHECKED;
 enum zb_status zb_cuda_event_new(struct zb_device *dev,
                                  struct zb_event **event_out);
 void zb_cuda_event_free(struct zb_event *event);
@@ -146,7 +157,10 @@ extern const struct zb_link_ops zb_cuda_links;
 enum zb_status zb_cuda_gemm_new(const struct zb_device *dev,
                                 struct zb_cuda_gemm **gemm_out) ZB_CHECKED;
 void zb_cuda_gemm_free(struct zb_cuda_gemm *gemm);
-enum zb_status zb_cuda_gemm_workspace(struct zb_stream *stream) ZB_CHECKED;
+
+/* The most that cuBLASLt is allowed to use for a product, and for any. */
+size_t zb_cuda_product_bytes(const struct zb_k_gemm *p);
+#define ZB_CUDA_WORKSPACE_BYTES ((size_t)32 << 20)
 
 /* C = the bias in every row, or 0. */
 enum zb_status zb_cuda_gemm_start(struct zb_stream *stream,

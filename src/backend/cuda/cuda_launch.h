@@ -115,10 +115,11 @@ enum { ZB_CUDA_BLOCK = 256 };
 /* Launch; the status says whether CUDA took it. A grid of 0 launches nothing. */
 #define ZB_CUDA_LAUNCH(kernel, grid, block, stream, ...)                       \
     ((grid) == 0 ? ZB_OK                                                       \
-                 : zb_cuda_check((stream)->dev,                                \
-                                 ZB_CUDA_CALL(kernel, grid, block,             \
-                                              (stream)->cuda, __VA_ARGS__),    \
-                                 #kernel))
+                 : ((stream)->stats.kernels++,                                 \
+                    zb_cuda_check((stream)->dev,                               \
+                                  ZB_CUDA_CALL(kernel, grid, block,            \
+                                               (stream)->cuda, __VA_ARGS__),   \
+                                  #kernel)))
 
 /* Blocks for n items of a warp each, or of a lane each: as many as fill the GPU
  * a few times over; the loops do the rest. */

@@ -139,6 +139,10 @@ static enum zb_status link_open(struct zb_stream *stream,
     l->ab = ab;
     l->rank = end == ZB_SENDER ? 0 : 1;
     st = zb_cuda_use(stream->dev);
+    if (st == ZB_OK && stream->first == NULL) {
+        st = zb_cuda_malloc(stream->dev, FIRST_BYTES, "first message of a link",
+                            &stream->first);
+    }
     if (st == ZB_OK) {
         st = check(
             l, ncclCommInitRankConfig(&l->comm, 2, unique, l->rank, &config),
@@ -216,12 +220,12 @@ static enum zb_status wait_for_stream(struct zb_link *l)
 static enum zb_status link_warm_up(struct zb_link *l)
 {
     struct zb_stream *s = l->stream;
-    const struct zb_link_part part = {s->scratch, FIRST_BYTES};
+    const struct zb_link_part part = {s->first, FIRST_BYTES};
 
     ZB_TRY(zb_cuda_use(s->dev));
     if (l->rank == 0) {
         ZB_TRY(zb_cuda_check(
-            s->dev, cudaMemsetAsync(s->scratch, 0, FIRST_BYTES, s->cuda),
+            s->dev, cudaMemsetAsync(s->first, 0, FIRST_BYTES, s->cuda),
             "first message of a link"));
     }
     ZB_TRY(link_pass(l, &part, 1));

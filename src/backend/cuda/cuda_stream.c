@@ -33,8 +33,11 @@ static void free_parts(struct zb_stream *s)
         (void)cudaStreamSynchronize(s->cuda);
         (void)cudaStreamDestroy(s->cuda);
     }
-    (void)cudaFree(s->workspace);
-    (void)cudaFree(s->scratch);
+    if (!s->is_lent) {
+        (void)cudaFree(s->workspace);
+        (void)cudaFree(s->scratch);
+    }
+    (void)cudaFree(s->first);
     if (s->idle != NULL) {
         (void)cudaEventDestroy(s->idle);
     }
@@ -47,46 +50,99 @@ enum zb_status zb_cuda_stream_new(struct zb_device *dev, const char *name,
     struct zb_stream *s;
     enum zb_status st;
 
-    (void)name;
     ZB_TRY(zb_cuda_use(dev));
     s = zb_alloc(sizeof(*s));
     if (s == NULL) {
         return ZB_ENOMEM;
     }
     s->dev = dev;
+    s->name = zb_strdup(name);
+    ZB_TRY_GOTO(st, s->name == NULL ? ZB_ENOMEM : ZB_OK, err);
+    s->stats.name = s->name;
     ZB_TRY_GOTO(st, new_event(dev, &s->idle), err);
-    ZB_TRY_GOTO(st,
-                zb_cuda_malloc(dev, ZB_CUDA_SCRATCH_BYTES, "stream's memory",
-                               &s->scratch),
-                err);
     ZB_TRY_GOTO(st,
                 zb_cuda_check(dev,
                               cudaStreamCreateWithFlags(
                                   &s->cuda, cudaStreamNonBlocking),
                               "new stream"),
                 err);
-    if (dev->n_streams == 0) {
-        ZB_TRY_GOTO(st, zb_cuda_gemm_workspace(s), err);
-    }
-    dev->n_streams++;
     ZB_CUDA_TELL(fake_cuda_name_stream(s->cuda, name));
+    s->next = dev->streams;
+    dev->streams = s;
     *stream_out = s;
     return ZB_OK;
 err:
     free_parts(s);
+    zb_free(s->name);
     zb_free(s);
     return st;
 }
 
 void zb_cuda_stream_free(struct zb_stream *stream)
 {
+    struct zb_stream **at;
+
     if (stream == NULL) {
         return;
     }
     if (zb_cuda_use(stream->dev) == ZB_OK) {
         free_parts(stream);
     }
+    at = &stream->dev->streams;
+    while (*at != stream) {
+        at = &(*at)->next;
+    }
+    *at = stream->next;
+    zb_free(stream->name);
     zb_free(stream);
+}
+
+int zb_cuda_stream_stats(const struct zb_device *dev, int i,
+                         struct zb_stream_stats *stats_out)
+{
+    const struct zb_stream *s = dev->streams;
+
+    while (s != NULL && i > 0) {
+        s = s->next;
+        i--;
+    }
+    if (s == NULL) {
+        return 0;
+    }
+    *stats_out = s->stats;
+    return 1;
+}
+
+void zb_cuda_stream_lend(struct zb_stream *stream, void *ptr, size_t bytes)
+{
+    ZB_BUG_IF(stream->scratch != NULL || stream->workspace != NULL ||
+                  bytes < ZB_CUDA_SCRATCH_BYTES,
+              "%zu bytes lent to a stream that has memory or needs more",
+              bytes);
+    stream->scratch = stream->workspace = ptr;
+    stream->workspace_bytes = bytes < ZB_CUDA_WORKSPACE_BYTES
+                                  ? bytes
+                                  : ZB_CUDA_WORKSPACE_BYTES;
+    stream->is_lent = 1;
+}
+
+enum zb_status zb_cuda_stream_scratch(struct zb_stream *stream)
+{
+    return stream->scratch != NULL
+               ? ZB_OK
+               : zb_cuda_malloc(stream->dev, ZB_CUDA_SCRATCH_BYTES,
+                                "memory of a stream", &stream->scratch);
+}
+
+enum zb_status zb_cuda_stream_workspace(struct zb_stream *stream)
+{
+    if (stream->workspace != NULL) {
+        return ZB_OK;
+    }
+    ZB_TRY(zb_cuda_malloc(stream->dev, ZB_CUDA_WORKSPACE_BYTES,
+                          "workspace of products", &stream->workspace));
+    stream->workspace_bytes = ZB_CUDA_WORKSPACE_BYTES;
+    return ZB_OK;
 }
 
 enum zb_status zb_cuda_stream_sync(struct zb_stream *stream)
@@ -179,6 +235,7 @@ static enum zb_status copy(struct zb_stream *stream, void *dst,
         return ZB_OK;
     }
     ZB_TRY(zb_cuda_use(stream->dev));
+    stream->stats.copies++;
     return zb_cuda_check(stream->dev,
                          cudaMemcpyAsync(dst, src, bytes, kind, stream->cuda),
                          label);
