@@ -62,6 +62,8 @@ struct zb_stream_stats {
     uint64_t kernels;  /* launches; one of ours may be several of a device */
     uint64_t products; /* of a library */
     uint64_t copies;
+    uint64_t graphs; /* pieces of work that were replayed; what they hold is not
+                        counted above */
 };
 
 #define ZB_MAX_ACCESS 20
@@ -288,6 +290,17 @@ struct zb_backend_ops {
 
     enum zb_status (*launch)(struct zb_stream *stream,
                              const struct zb_launch *launch);
+
+    /* Work that recurs. Between begin and end there is nothing but launch(), on
+     * this stream, and the `bytes` bytes at key say all of it: the same key
+     * stands for the same kernels with the same params. *is_done_out of begin
+     * 1: they were enqueued as they once were; the caller leaves them out, and
+     * the end. Of the end 0: none was enqueued, and the caller launches them
+     * once more, without begin and end; `st` is what launching gave. */
+    enum zb_status (*replay_begin)(struct zb_stream *stream, const void *key,
+                                   size_t bytes, int *is_done_out);
+    enum zb_status (*replay_end)(struct zb_stream *stream, enum zb_status st,
+                                 int *is_done_out);
 
     /* Copies. Host memory must stay valid, and for copy_in unchanged, until an
      * event recorded after the copy is done. */

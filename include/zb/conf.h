@@ -221,6 +221,7 @@ struct zb_conf_train {
     int64_t log_interval;   /* steps between progress lines; 0: none */
     int recompute;          /* enum zb_conf_recompute */
     int threads_per_device; /* 0: max(1, cores / devices) */
+    int cuda_graphs;
     int loss_average;       /* enum zb_conf_loss_average */
     int deterministic;
     int watchdog_s; /* 0: off */

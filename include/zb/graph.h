@@ -457,6 +457,11 @@ struct zb_chunk_run {
      * are complete. */
     enum zb_status (*at_launch)(void *arg, int launch);
     void *at_arg;                 /* of both */
+    /* 1: passes that would do the same again may be replayed by the backend
+     * (replay_begin): consts, param and grad hold the same addresses in every
+     * run, and nothing is enqueued beside a pass. Passes with collectives or
+     * with one of the functions above are not. */
+    int may_replay;
     uint64_t seed, step;          /* dropout */
     const int64_t *sample;        /* [batch] global sample indices */
 };

@@ -108,6 +108,7 @@ struct zb_session_opts {
     const int *gpus; /* cuda: [devices], the GPU of each; NULL: 0, 1, ... */
     uint64_t seed; /* start values and dropout */
     struct zb_optim optim;
+    int cuda_graphs; /* cuda: 1: passes that recur are launched as graphs */
     enum zb_loss_average loss_average;
     double watchdog_s;    /* 0: never */
     uint64_t check_seed;  /* check backend */

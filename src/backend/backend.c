@@ -69,6 +69,24 @@ void zb_backend_no_delay(struct zb_event *event, int64_t ns)
     (void)ns;
 }
 
+enum zb_status zb_backend_no_replay(struct zb_stream *stream, const void *key,
+                                    size_t bytes, int *is_done_out)
+{
+    (void)stream;
+    (void)key;
+    (void)bytes;
+    *is_done_out = 0;
+    return ZB_OK;
+}
+
+enum zb_status zb_backend_no_replay_end(struct zb_stream *stream,
+                                        enum zb_status st, int *is_done_out)
+{
+    (void)stream;
+    *is_done_out = 1;
+    return st;
+}
+
 int zb_backend_no_stats(const struct zb_device *dev, int i,
                         struct zb_stream_stats *stats_out)
 {

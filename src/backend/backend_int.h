@@ -27,6 +27,11 @@ enum zb_status zb_backend_no_host_access(struct zb_device *dev,
                                          enum zb_access_mode mode);
 enum zb_status zb_backend_no_spend(struct zb_stream *stream, int64_t ns);
 void zb_backend_no_delay(struct zb_event *event, int64_t ns);
+/* For replay_begin and replay_end: all is launched each time. */
+enum zb_status zb_backend_no_replay(struct zb_stream *stream, const void *key,
+                                    size_t bytes, int *is_done_out);
+enum zb_status zb_backend_no_replay_end(struct zb_stream *stream,
+                                        enum zb_status st, int *is_done_out);
 /* For stream_stats: there is no stream. */
 int zb_backend_no_stats(const struct zb_device *dev, int i,
                         struct zb_stream_stats *stats_out);

@@ -502,6 +502,7 @@ static enum zb_status set_session(struct zbrun_job *job)
     o->seed = c->train.seed;
     o->optim = optim_of(&c->optimizer);
     o->scaler = scaler_of(&c->precision);
+    o->cuda_graphs = c->train.cuda_graphs;
     o->loss_average = c->train.loss_average == ZB_CONF_LOSS_MICROBATCH
                           ? ZB_LOSS_PER_MICROBATCH
                           : ZB_LOSS_PER_TOKEN;

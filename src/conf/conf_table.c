@@ -329,6 +329,8 @@ static const struct zb_conf_opt table[] = {
     {ROW(train, threads_per_device, INT, "auto"), RANGE(0, 1024),
      .word = "auto",
      .help = "Threads of a cpu device; auto: max(1, cores / devices)."},
+    {ROW(train, cuda_graphs, BOOL, "true"),
+     .help = "Backend cuda: launch a pass as one CUDA graph when it recurs."},
     {ROW(train, loss_average, ENUM, "token"), .choices = loss_average_choices,
      .help = "Mean over all valid targets of the step, or mean of the means of "
              "the microbatches."},

@@ -276,6 +276,7 @@ enum zb_status zb_chunk_new(const struct zb_graph *g, int first, int end,
     check_order(&c->list[ZB_PASS_B]);
     check_order(&c->list[ZB_PASS_W]);
     find_done(c);
+    zb_chunk_find_reads(c);
     *c_out = c;
     return ZB_OK;
 }

@@ -61,8 +61,16 @@ struct zb_list {
     size_t n, cap;
 };
 
+/* What a pass depends on beside the chunk and the sizes of the microbatch. */
+struct zb_reads {
+    uint64_t spaces, data; /* bit i: space or field i */
+    int has_scale;         /* the loss's */
+    int has_random;
+};
+
 struct zb_chunk {
     const struct zb_graph *graph;
+    struct zb_reads reads[ZB_N_PASSES];
     struct zb_chunk_info info;
     struct zb_list list[ZB_N_PASSES];
     struct zb_slot *slots;
@@ -72,6 +80,15 @@ struct zb_chunk {
     int n_in;
     int *params, *uses, *use_done;
 };
+
+/* replay.c: fill c->reads, when all lists are there. */
+void zb_chunk_find_reads(struct zb_chunk *c);
+/* `emit` enqueues a pass; or the backend does it again as it was done before. */
+typedef enum zb_status (*zb_pass_fn)(const struct zb_chunk *c,
+                                     const struct zb_chunk_run *run);
+enum zb_status zb_chunk_replay(const struct zb_chunk *c, enum zb_pass pass,
+                               const struct zb_chunk_run *run,
+                               zb_pass_fn emit) ZB_CHECKED;
 
 /* exec.c: one instruction of the chunk. */
 enum zb_status zb_chunk_run_instr(const struct zb_chunk *c,

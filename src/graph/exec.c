@@ -310,6 +310,18 @@ static enum zb_status run_backward(const struct zb_chunk *c,
     return ZB_OK;
 }
 
+static enum zb_status all_of_b(const struct zb_chunk *c,
+                               const struct zb_chunk_run *run)
+{
+    return run_backward(c, run, 0, c->list[ZB_PASS_B].n);
+}
+
+static enum zb_status all_of_w(const struct zb_chunk *c,
+                               const struct zb_chunk_run *run)
+{
+    return run_weight(c, run, 1, 0, c->list[ZB_PASS_W].n);
+}
+
 enum zb_status zb_chunk_forward(const struct zb_chunk *c,
                                 const struct zb_chunk_run *run)
 {
@@ -317,7 +329,9 @@ enum zb_status zb_chunk_forward(const struct zb_chunk *c,
     ZB_TRY(discard(c, run, ZB_SPACE_FW));
     ZB_TRY(discard(c, run, ZB_SPACE_OUT));
     ZB_TRY(discard(c, run, ZB_SPACE_SCRATCH));
-    return run_forward(c, run);
+    return run->at_layer == NULL
+               ? zb_chunk_replay(c, ZB_PASS_F, run, run_forward)
+               : run_forward(c, run);
 }
 
 static enum zb_status begin_backward(const struct zb_chunk *c,
@@ -342,7 +356,7 @@ enum zb_status zb_chunk_backward_input(const struct zb_chunk *c,
                                        const struct zb_chunk_run *run)
 {
     ZB_TRY(begin_backward(c, run));
-    ZB_TRY(run_backward(c, run, 0, c->list[ZB_PASS_B].n));
+    ZB_TRY(zb_chunk_replay(c, ZB_PASS_B, run, all_of_b));
     return discard(c, run, ZB_SPACE_FB);
 }
 
@@ -350,6 +364,10 @@ enum zb_status zb_chunk_backward_weights(const struct zb_chunk *c,
                                          const struct zb_chunk_run *run, int n)
 {
     ZB_TRY(discard(c, run, ZB_SPACE_SCRATCH));
+    if (n == 1 && run->at_launch == NULL) {
+        ZB_TRY(zb_chunk_replay(c, ZB_PASS_W, run, all_of_w));
+        return end_weights(c, run, n);
+    }
     ZB_TRY(run_weight(c, run, n, 0, c->list[ZB_PASS_W].n));
     ZB_TRY(at_launch(&run[n - 1], c->list[ZB_PASS_W].n));
     return end_weights(c, run, n);

@@ -30,6 +30,7 @@ static int add_up(const struct zb_worker *w,
         sum[k].kernels += one.kernels;
         sum[k].products += one.products;
         sum[k].copies += one.copies;
+        sum[k].graphs += one.graphs;
     }
     return n;
 }
@@ -54,6 +55,7 @@ int zb_session_step_stats(const struct zb_session *s, int stage, int i,
             now[i].kernels -= w->noted[k].kernels;
             now[i].products -= w->noted[k].products;
             now[i].copies -= w->noted[k].copies;
+            now[i].graphs -= w->noted[k].graphs;
         }
     }
     *stats_out = now[i];
@@ -71,10 +73,12 @@ void zb_session_print_launches(const struct zb_session *s, FILE *f)
     for (int stage = 0; stage < s->plan->n_stages; stage++) {
         fprintf(f, "  stage %d:", stage);
         for (int i = 0; zb_session_step_stats(s, stage, i, &one); i++) {
-            fprintf(f, "%s %s %llu kernels, %llu products, %llu copies",
+            fprintf(f, "%s %s %llu kernels, %llu products, %llu copies, %llu "
+                       "graphs",
                     i > 0 ? ";" : "", one.name, (unsigned long long)one.kernels,
                     (unsigned long long)one.products,
-                    (unsigned long long)one.copies);
+                    (unsigned long long)one.copies,
+                    (unsigned long long)one.graphs);
         }
         fputc('\n', f);
     }

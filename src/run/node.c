@@ -297,6 +297,9 @@ static struct zb_chunk_run make_run(struct zb_worker *w, int chunk, int mb,
         .n_padding = w->mb[mb].bind.value[ZB_SYM_FULL] - w->mb[mb].len,
         .tp_rank = w->tp,
         .sp_rank = w->sp,
+        /* Making a graph may take memory of the GPU, which nobody may do while
+         * messages over links are under way. */
+        .may_replay = p->o.cuda_graphs && !p->is_linked,
         .coll = &zb_worker_coll_ops,
         .coll_arg = w,
         .seed = p->o.seed,

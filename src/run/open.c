@@ -34,6 +34,7 @@ void zb_session_opts_init(struct zb_session_opts *o)
                   .eps = 1e-8,
                   .weight_decay = 0.01,
                   .max_norm = 1},
+        .cuda_graphs = 1,
         .watchdog_s = 300,
         .sim_ns_per_cost = 1e6,
     };

@@ -4,8 +4,8 @@
  * calls, reports, faults), fake_shadow.cc (clocks and who touched what),
  * fake_mem.cc (memory, host accesses to it), fake_fault.cc (faults asked for),
  * fake_stream.cc (streams and events), fake_work.cc (copies and kernels),
- * fake_device.cc (GPUs), fake_lt.cc (cuBLASLt), fake_transfer.cc (messages) and
- * fake_nccl.cc (communicators).
+ * fake_graph.cc (captures), fake_device.cc (GPUs), fake_lt.cc (cuBLASLt),
+ * fake_transfer.cc (messages) and fake_nccl.cc (communicators).
  *
  * One mutex guards all of it; calls hold it for their bookkeeping, never while
  * they wait. The thread of a stream has the mutex of its queue only.
@@ -177,6 +177,16 @@ struct range {
     int mode;
 };
 
+/* A kernel or a product: to be enqueued, or captured. */
+struct operation {
+    std::string name;
+    std::vector<range> touches;
+    bool is_declared = false; /* something said what it touches */
+    bool is_good = true;      /* false: an argument is no memory; not done */
+    std::function<void()> run;
+    std::vector<std::shared_ptr<backing>> held;
+};
+
 /* ---- faults (fake_fault.cc) ---------------------------------------------- */
 
 /* The fault asked for: at the `at`-th of its places. */
@@ -219,6 +229,8 @@ struct CUstream_st {
     bool has_touches = false;
     std::string label;
     std::vector<fake::range> touches;
+    /* What came since its capture began, or NULL. */
+    std::unique_ptr<std::vector<fake::operation>> capture;
     /* Of the queue. */
     std::mutex mu;
     std::condition_variable cv;
@@ -229,6 +241,15 @@ struct CUstream_st {
 };
 
 struct ncclComm;
+
+struct CUgraph_st {
+    std::vector<fake::operation> all;
+};
+
+struct CUgraphExec_st {
+    std::vector<fake::operation> all;
+    int gpu = 0;
+};
 
 struct CUevent_st {
     int gpu = 0;
@@ -260,9 +281,8 @@ bool access_device(CUstream_st *s, const touch &me, const range &r,
                    bool can_cross);
 /* The same for host memory. */
 bool access_host(CUstream_st *s, const touch &me, const range &r);
-/* An operation of the stream begins that touches what was said of its kernels;
- * `ok_out` as the result of access_device(). */
-touch begin_declared(CUstream_st *s, const std::string &name, bool *ok_out);
+/* An operation of the stream that touches what was said of its kernels. */
+operation declared(const CUstream_st *s, const std::string &name);
 /* The bytes at a device address that access_device() allowed; `w` keeps them.
  */
 char *bytes_at(work &w, uintptr_t addr);
@@ -321,6 +341,15 @@ void must_be_quiet(const char *call);
 /* Communicators and messages of a state that ends (fake_nccl.cc). */
 void give_up_messages();
 void forget_communicators();
+
+/* ---- captures (fake_graph.cc) -------------------------------------------- */
+
+/* Check and enqueue the operation, or keep it while the stream is captured. */
+void submit(CUstream_st *s, operation &&op);
+/* For what is said of an operation before it is enqueued: nobody's touch. */
+touch name_of_work(const operation &op);
+/* A report, when a call that can not be captured meets a capture. */
+bool refuses_capture(const CUstream_st *s, const char *call);
 
 /* ---- settings, calls, reports (fake_state.cc) ---------------------------- */
 

@@ -512,7 +512,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
     cublasStatus_t st = check(p);
     task t = {};
     work w;
-    bool ok;
 
     if (call_.fault != cudaSuccess || s == nullptr ||
         st != CUBLAS_STATUS_SUCCESS) {
@@ -526,16 +525,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
         report("device: a cuBLASLt handle of GPU %d is used for GPU %d",
                handle->gpu, s->gpu);
     }
-    touch me = begin_declared(s, "product", &ok);
+    operation op = declared(s, "product");
     std::memcpy(&t.alpha, alpha, sizeof(t.alpha));
     std::memcpy(&t.beta, beta, sizeof(t.beta));
-    ok = fill_task(t, s, me, w, p, ptr) && ok;
-    ok = access_device(s, me, {room, room + workspace_bytes, WRITE}, false) &&
-         ok;
-    if (ok) {
-        w.what = me.what;
-        w.run = [t] { t.run(); };
-        push(s, std::move(w));
-    }
+    op.is_good = fill_task(t, s, name_of_work(op), w, p, ptr);
+    op.touches.push_back({room, room + workspace_bytes, WRITE});
+    op.held = std::move(w.held);
+    op.run = [t] { t.run(); };
+    submit(s, std::move(op));
     return CUBLAS_STATUS_SUCCESS;
 }

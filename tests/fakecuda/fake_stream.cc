@@ -234,6 +234,7 @@ static void destroy(CUstream_st *s, std::unique_lock<std::mutex> &lock)
         all.free_slots.push_back(s->slot);
     }
     s->touches = std::vector<range>();
+    s->capture.reset();
     s->clock = s->earlier = clock_of();
     s->last = nullptr;
 }
@@ -322,7 +323,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     CUstream_st *s = use_stream(stream, c.name);
     std::shared_ptr<mark> m;
 
-    if (s == nullptr || c.fault != cudaSuccess) {
+    if (s == nullptr || c.fault != cudaSuccess || refuses_capture(s, c.name)) {
         return c.end(cudaErrorInvalidResourceHandle);
     }
     m = push_mark(s);
@@ -398,7 +399,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     CUevent_st *e = use_event(event, c.name, true);
     CUstream_st *s = use_stream(stream, c.name);
 
-    if (e == nullptr || s == nullptr || c.fault != cudaSuccess) {
+    if (e == nullptr || s == nullptr || c.fault != cudaSuccess ||
+        refuses_capture(s, c.name)) {
         return c.end(cudaErrorInvalidResourceHandle);
     }
     if (e->gpu != s->gpu) {
@@ -433,7 +435,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
     work w;
 
     (void)flags;
-    if (e == nullptr || s == nullptr || c.fault != cudaSuccess) {
+    if (e == nullptr || s == nullptr || c.fault != cudaSuccess ||
+        refuses_capture(s, c.name)) {
         return c.end(cudaErrorInvalidResourceHandle);
     }
     if (e->last != nullptr && !(!covers(s, e->last->clock) &&

@@ -259,7 +259,7 @@ static cudaError_t copy(call &c, void *dst, const void *src, size_t size,
     bool to_device = is_in_window((uintptr_t)dst);
     bool from_device = is_in_window((uintptr_t)src);
 
-    if (s == nullptr || c.fault != cudaSuccess) {
+    if (s == nullptr || c.fault != cudaSuccess || refuses_capture(s, c.name)) {
         return c.end(cudaErrorInvalidResourceHandle);
     }
     if (dst == nullptr || src == nullptr ||
@@ -342,82 +342,30 @@ static bool translate_all(const CUstream_st *s, const touch &me, work &w,
     return ok;
 }
 
-touch begin_declared(CUstream_st *s, const std::string &name, bool *ok_out)
+operation declared(const CUstream_st *s, const std::string &name)
 {
-    touch me = begin_work(s, s->label + ": " + name);
-    bool ok = true;
+    operation op;
 
-    if (!s->has_touches) {
-        report("undeclared: %s is launched and nothing says what it touches",
-               me.what->c_str());
-    }
-    for (const range &r : s->touches) {
-        ok = (r.lo == r.hi ||
-              (is_page_locked(r.lo, r.hi) ? access_host(s, me, r)
-                                          : access_device(s, me, r, false))) &&
-             ok;
-    }
-    *ok_out = ok;
-    return me;
+    op.name = s->label + ": " + name;
+    op.touches = s->touches;
+    op.is_declared = s->has_touches;
+    return op;
 }
 
-/* A kernel, and what it touches as was last said. */
-struct kernel {
-    std::string name;
-    std::vector<fake_arg> args; /* of `run` */
-    std::function<void()> run;
-    std::string label;
-    std::vector<range> touches;
-};
-
-static void enqueue_kernel(CUstream_st *s, kernel k)
+static operation kernel_of(const CUstream_st *s, const char *name,
+                           const fake_arg *args, size_t n_args,
+                           std::function<void()> &&run)
 {
-    bool ok;
-    touch me = begin_declared(s, k.name, &ok);
+    operation op = declared(s, std::string("kernel ") + name);
+    touch me = name_of_work(op);
     work w;
 
-    for (const fake_arg &arg : k.args) {
-        ok = translate_all(s, me, w, &arg) && ok;
+    for (size_t i = 0; i < n_args; i++) {
+        op.is_good = translate_all(s, me, w, &args[i]) && op.is_good;
     }
-    if (ok) {
-        w.what = me.what;
-        w.run = std::move(k.run);
-        push(s, std::move(w));
-    }
-}
-
-/* One that was held back: between others' declarations. */
-static void enqueue_late(CUstream_st *s, kernel k)
-{
-    std::swap(s->label, k.label);
-    std::swap(s->touches, k.touches);
-    enqueue_kernel(s, k);
-    std::swap(s->label, k.label);
-    std::swap(s->touches, k.touches);
-}
-
-/* Enqueue it, with the faults that it may have. Returns what the host is to
- * read, or NULL. */
-static const volatile char *enqueue_or_fail(CUstream_st *s, kernel &&k)
-{
-    std::string full = s->label + ": " + k.name;
-    void *first = s->touches.empty() ? nullptr : (void *)s->touches[0].lo;
-
-    k.label = s->label;
-    k.touches = s->touches;
-    if (!hold_back(s, full, [=] { enqueue_late(s, k); })) {
-        enqueue_kernel(s, std::move(k));
-        let_go(s);
-    }
-    if (first == nullptr) {
-        return nullptr;
-    }
-    if (hits(FAKE_FREE, full)) {
-        const allocation *a = find_allocation((uintptr_t)first);
-
-        give_back(a != nullptr ? (void *)a->start : first);
-    }
-    return hits(FAKE_HOST_READ, full) ? (const volatile char *)first : nullptr;
+    op.held = std::move(w.held);
+    op.run = std::move(run);
+    return op;
 }
 
 } // namespace fake
@@ -456,7 +404,7 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t size,
     call c("cudaMemsetAsync");
     CUstream_st *s = use_stream(stream, c.name);
 
-    if (s == nullptr || c.fault != cudaSuccess) {
+    if (s == nullptr || c.fault != cudaSuccess || refuses_capture(s, c.name)) {
         return c.end(cudaErrorInvalidResourceHandle);
     }
     enqueue_set(s, "set the device's memory", dst, value, size, WRITE);
@@ -468,7 +416,7 @@ void fake_cuda_discard(cudaStream_t stream, void *ptr, size_t bytes)
     std::unique_lock<std::mutex> lock(the().mu);
     CUstream_st *s = use_stream(stream, "fake_cuda_discard");
 
-    if (s != nullptr) {
+    if (s != nullptr && !refuses_capture(s, "a discard")) {
         enqueue_set(s, "discard", ptr, 0xff, bytes, WRITE | EMPTY);
     }
 }
@@ -511,7 +459,8 @@ cudaError_t fake_cuda_launch(const char *name, unsigned grid,
 {
     call c("kernel");
     CUstream_st *s = use_stream(stream, name);
-    const volatile char *read;
+    const volatile char *read = nullptr;
+    operation op;
 
     if (s == nullptr || c.fault != cudaSuccess) {
         return c.end(cudaErrorInvalidResourceHandle);
@@ -519,11 +468,11 @@ cudaError_t fake_cuda_launch(const char *name, unsigned grid,
     if (grid == 0) {
         return c.end(cudaErrorInvalidConfiguration);
     }
-    read = enqueue_or_fail(s, {std::string("kernel ") + name,
-                               std::vector<fake_arg>(args, args + n_args),
-                               std::move(run),
-                               {},
-                               {}});
+    op = kernel_of(s, name, args, n_args, std::move(run));
+    if (!op.touches.empty() && hits(FAKE_HOST_READ, op.name)) {
+        read = (const volatile char *)op.touches[0].lo;
+    }
+    submit(s, std::move(op));
     if (read != nullptr) {
         c.lock.unlock();
         (void)*read; /* the end of the process */

@@ -27,6 +27,7 @@ extern "C" {
 #endif
 
 struct zb_cuda_gemm;  /* cuda_gemm.c: cuBLASLt of one device */
+struct zb_cuda_graphs; /* cuda_graph.c: work of a stream that recurs */
 struct zb_nvml;       /* cuda_nvml.h */
 struct zb_cuda_piece; /* cuda_mem.c: memory that is in use */
 
@@ -71,6 +72,7 @@ struct zb_stream {
     struct zb_stream *next; /* made before it, of the device */
     char *name;
     struct zb_stream_stats stats;
+    struct zb_cuda_graphs *graphs; /* NULL: none asked for yet */
 };
 
 /* ---- errors and devices (cuda_backend.c) -------------------------------- */
@@ -150,6 +152,15 @@ enum zb_status zb_cuda_copy_peer(struct zb_stream *stream,
 #ifdef HAVE_NCCL
 extern const struct zb_link_ops zb_cuda_links;
 #endif
+
+/* ---- graphs (cuda_graph.c) ----------------------------------------------- */
+
+enum zb_status zb_cuda_replay_begin(struct zb_stream *stream, const void *key,
+                                    size_t bytes, int *is_done_out);
+enum zb_status zb_cuda_replay_end(struct zb_stream *stream, enum zb_status st,
+                                  int *is_done_out);
+/* When the stream's work is over; NULL is legal. */
+void zb_cuda_graphs_free(struct zb_cuda_graphs *graphs);
 
 /* ---- products (cuda_gemm.c, cuda_gemm_start.cu) -------------------------- */
 

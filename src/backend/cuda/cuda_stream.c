@@ -31,6 +31,7 @@ static void free_parts(struct zb_stream *s)
 {
     if (s->cuda != NULL) {
         (void)cudaStreamSynchronize(s->cuda);
+        zb_cuda_graphs_free(s->graphs);
         (void)cudaStreamDestroy(s->cuda);
     }
     if (!s->is_lent) {
