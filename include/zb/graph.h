@@ -154,6 +154,8 @@ int zb_g_linear(struct zb_graph *g, int x, int weight, int bias,
 int zb_g_embedding(struct zb_graph *g, int ids, int table, int padding_idx);
 /* x [B,T,H] + table[offset + t, :]; table [P,H], P >= offset + largest T. */
 int zb_g_position(struct zb_graph *g, int x, int table, int offset);
+/* x + table[offset + ids[b,t], :]; ids [B,T] i32. */
+int zb_g_position_at(struct zb_graph *g, int x, int ids, int table, int offset);
 /* Over the last dimension; beta may be ZB_G_NONE. A layer norm's gamma (and
  * beta) may be [heads,D] for x [..,heads,D]: each head has its own. */
 int zb_g_layernorm(struct zb_graph *g, int x, int gamma, int beta, double eps);

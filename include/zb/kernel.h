@@ -92,22 +92,22 @@ struct zb_k_col_sum {
     zb_real *y;
 };
 
-/* y[r,:] = table[id[r],:] of a table of `whole` rows. A device may have only
- * the n_ids rows from `first` on: ids of other rows give zeros, so that the sum
- * over devices is the look-up; ids outside [0, whole) give a row of NaN. */
+/* y[r,:] = table[offset + id[r],:] of a table of `whole` rows. A device may have
+ * only the n_ids rows from `first` on: other rows give zeros, so that the sum
+ * over devices is the look-up; those outside [0, whole) give a row of NaN. */
 struct zb_k_embedding_fwd {
-    int64_t rows, cols, n_ids, first, whole, ldy;
+    int64_t rows, cols, n_ids, first, whole, offset, ldy;
     enum zb_dtype dtype;
     const int32_t *id;
     const void *table; /* [n_ids, cols] */
     void *y;
 };
 
-/* dtable[id[r] - first,:] += dy[r,:], rows in order; rows with id ==
+/* dtable[offset + id[r] - first,:] += dy[r,:], rows in order; those of table row
  * padding_idx, or not in this part of the table, contribute nothing.
  * padding_idx -1 is none. */
 struct zb_k_embedding_bwd_w {
-    int64_t rows, cols, n_ids, first, whole, lddy, padding_idx;
+    int64_t rows, cols, n_ids, first, whole, offset, lddy, padding_idx;
     enum zb_dtype dtype;
     const int32_t *id;
     const void *dy;

@@ -26,7 +26,9 @@ struct zb_model_opts {
     int64_t max_seq;   /* longest sequence of the run; 0: the config's limit */
     double init_std;   /* <= 0: the config's initializer_range */
     int has_key_mask;  /* 1: the batch has an attention_mask field [B,T], of
-                          whole sequences in every layout */
+                          whole sequences in every layout. A model whose
+                          positions depend on it (opt) has the field
+                          position_ids [B,T], too */
     int has_embeds;    /* 1: the batch has inputs_embeds [B,T,H], not ids */
     const struct zb_parallel *par; /* NULL: one device */
     enum zb_dtype storage; /* zb_g_storage(); inputs_embeds are of this type */
@@ -69,6 +71,11 @@ enum zb_status zb_model_from_graph(struct zb_graph *g, int n_before,
                                    int n_blocks,
                                    struct zb_model **m_out) ZB_CHECKED;
 void zb_model_free(struct zb_model *m);
+
+/* position_ids of an attention_mask [rows, seq]: how many tokens before it in
+ * its row the mask shows, -1 where it does not show the token. */
+void zb_position_ids(const int32_t *mask, int64_t rows, int64_t seq,
+                     int32_t *ids_out);
 
 const struct zb_graph *zb_model_graph(const struct zb_model *m);
 const char *zb_model_type(const struct zb_model *m);

@@ -39,6 +39,15 @@ int zb_g_position(struct zb_graph *g, int x, int table, int offset)
     return zb_graph_add_op(g, ZB_OP_position, &op);
 }
 
+int zb_g_position_at(struct zb_graph *g, int x, int ids, int table, int offset)
+{
+    struct zb_op op = {.in = {ids, table}};
+
+    op.u.embedding.padding_idx = -1;
+    op.u.embedding.offset = offset;
+    return zb_g_add(g, x, zb_graph_add_op(g, ZB_OP_embedding, &op));
+}
+
 int zb_g_layernorm(struct zb_graph *g, int x, int gamma, int beta, double eps)
 {
     struct zb_op op = {.in = {x, gamma, beta}};

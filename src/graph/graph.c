@@ -196,6 +196,12 @@ static int64_t rows_of(const struct zb_graph *g, const struct zb_op *op, int in)
                : zb_op_shape(g, op, in)->dim[0];
 }
 
+/* The row of the table that id 0 means. */
+static int64_t first_id(const struct zb_op *op)
+{
+    return op->row == &zb_op_rows[ZB_OP_embedding] ? op->u.embedding.offset : 0;
+}
+
 int64_t zb_graph_data_range(const struct zb_graph *g, int i)
 {
     int64_t range = 0;
@@ -206,7 +212,7 @@ int64_t zb_graph_data_range(const struct zb_graph *g, int i)
         for (int in = 0; in < op->row->n_in; in++) {
             if ((op->row->in[in].flags & ZB_IN_SPARSE) &&
                 g->tensors[op->in[0]].root == g->data[i].tensor) {
-                int64_t rows = rows_of(g, op, in);
+                int64_t rows = rows_of(g, op, in) - first_id(op);
 
                 range = range == 0 || rows < range ? rows : range;
             }

@@ -245,7 +245,7 @@ struct zb_op {
             int in_by_out;
         } linear;
         struct {
-            int padding_idx;
+            int padding_idx, offset;
         } embedding;
         struct {
             int offset;

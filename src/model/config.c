@@ -37,6 +37,7 @@ static const char *const ignored_keys[] = {
     "output_attentions",
     "output_hidden_states",
     "predict_special_tokens",
+    "prefix",
     "pretraining_tp",
     "problem_type",
     "return_dict",

@@ -13,6 +13,7 @@ static const struct zb_family *const families[] = {
     &zb_family_llama,  &zb_family_qwen2, &zb_family_mistral,
     &zb_family_gpt2,   &zb_family_gptj,  &zb_family_cohere,
     &zb_family_falcon, &zb_family_bloom, &zb_family_chatglm,
+    &zb_family_opt,
 };
 
 const char *zb_model_family(size_t i)

@@ -86,6 +86,11 @@ static enum zb_status check_opts(const struct zb_config *c,
     return ZB_OK;
 }
 
+static const char *std_key(const struct zb_family *family)
+{
+    return family->std_key != NULL ? family->std_key : "initializer_range";
+}
+
 static enum zb_status build_graph(const struct zb_config *c,
                                   const struct zb_model_opts *o,
                                   struct zb_graph *g)
@@ -95,7 +100,7 @@ static enum zb_status build_graph(const struct zb_config *c,
         .config = c,
         .opts = o,
         .std = o->init_std > 0 ? o->init_std
-                               : zb_config_real(c, "initializer_range"),
+                               : zb_config_real(c, std_key(c->family)),
     };
     enum zb_status st;
 

@@ -145,6 +145,10 @@ enum zb_status zb_build_check_positions(const struct zb_builder *b,
 
 /* The batch's attention_mask, or ZB_G_NONE. Call it once. */
 int zb_build_key_mask(struct zb_builder *b);
+/* The batch's position_ids, from -1 on: a token's number among those of its row
+ * that the attention_mask shows, -1 where it shows none (zb_position_ids()).
+ * ZB_G_NONE where there is no mask: tokens count from the first. */
+int zb_build_position_ids(struct zb_builder *b);
 /* The embedding of input_ids, or inputs_embeds itself. */
 int zb_build_input(struct zb_builder *b, const char *table, int64_t vocab,
                    int64_t hidden, int padding_idx);
@@ -223,12 +227,13 @@ struct zb_family {
     const struct zb_key_row *keys;
     size_t n_keys;
     const char *layers_key, *vocab_key;
+    const char *std_key; /* of initialisation; NULL: initializer_range */
     enum zb_status (*build)(struct zb_builder *b);
 };
 
 extern const struct zb_family zb_family_llama, zb_family_qwen2,
     zb_family_mistral, zb_family_gpt2, zb_family_gptj, zb_family_cohere,
-    zb_family_falcon, zb_family_bloom, zb_family_chatglm;
+    zb_family_falcon, zb_family_bloom, zb_family_chatglm, zb_family_opt;
 
 /* In notes: what rope.c reads. */
 #define ZB_NOTE_ROPE "rope: default, linear, llama3"

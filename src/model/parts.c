@@ -212,6 +212,13 @@ int zb_build_key_mask(struct zb_builder *b)
                : ZB_G_NONE;
 }
 
+int zb_build_position_ids(struct zb_builder *b)
+{
+    return b->opts->has_key_mask
+               ? zb_g_data(b->g, "position_ids", ZB_DTYPE_I32, 2, batch_seq)
+               : ZB_G_NONE;
+}
+
 int zb_build_input(struct zb_builder *b, const char *table, int64_t vocab,
                    int64_t hidden, int padding_idx)
 {
@@ -261,4 +268,17 @@ void zb_build_end(struct zb_builder *b, int x)
     }
     labels = zb_g_data(b->g, "labels", ZB_DTYPE_I32, 2, batch_seq);
     zb_g_loss(b->g, zb_g_xent(b->g, x, labels), labels);
+}
+
+void zb_position_ids(const int32_t *mask, int64_t rows, int64_t seq,
+                     int32_t *ids_out)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        int32_t n = 0;
+
+        for (int64_t t = r * seq; t < (r + 1) * seq; t++) {
+            ids_out[t] = mask[t] != 0 ? n : -1;
+            n += mask[t] != 0;
+        }
+    }
 }

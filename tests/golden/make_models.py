@@ -8,9 +8,10 @@ DIR is the folder of this script by default; with names of language models only
 those are made.
 
 Made with Python 3.11.7, torch 2.15.0, transformers 4.51.3, safetensors 0.8.0,
-numpy 2.4.6, on the CPU with one thread. Every random number comes from numpy's
-PCG64, seeded with SEED and the name of what is drawn, so a file does not
-change when a case is added. README.md says what the files hold.
+numpy 2.4.6, on the CPU with one thread; the cases of opt with torch 2.6.0.
+Every random number comes from numpy's PCG64, seeded with SEED and the name of
+what is drawn, so a file does not change when a case is added. README.md says
+what the files hold.
 
 The reference runs in double. transformers computes norms, rope tables, softmax
 and the loss in float32 whatever the dtype of the model, so exact() makes
@@ -35,6 +36,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from transformers import GPTJConfig, GPTJForCausalLM
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 from transformers import MistralConfig, MistralForCausalLM
+from transformers import OPTConfig, OPTForCausalLM
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.activations import NewGELUActivation
 from transformers.models.llama import modeling_llama
@@ -177,6 +179,13 @@ CHATGLM = {
     "num_attention_heads": 4, "multi_query_attention": True,
     "multi_query_group_num": 2, "add_qkv_bias": True, "seq_length": 64,
 }
+OPT = {
+    "model_type": "opt", "vocab_size": 128, "hidden_size": 32, "ffn_dim": 56,
+    "num_hidden_layers": 4, "num_attention_heads": 4,
+    "max_position_embeddings": 32, "word_embed_proj_dim": 32, "dropout": 0.0,
+    "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2,
+}
+OPT_SMALL = dict(OPT, vocab_size=48, hidden_size=24, ffn_dim=28)
 
 CLASSES = {
     "chatglm": (GlmForCausalLM, GlmConfig),
@@ -187,6 +196,7 @@ CLASSES = {
     "gpt2": (GPT2LMHeadModel, GPT2Config),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config),
     "gptj": (GPTJForCausalLM, GPTJConfig),
+    "opt": (OPTForCausalLM, OPTConfig),
     "mistral": (MistralForCausalLM, MistralConfig),
 }
 
@@ -247,6 +257,13 @@ CASES = {
         dict(CHATGLM, padded_vocab_size=48, hidden_size=24, kv_channels=8,
              ffn_hidden_size=28, multi_query_attention=False,
              add_qkv_bias=False), True, False),
+    "opt_base": (OPT, False, True),
+    "opt_padded": (
+        dict(OPT_SMALL, word_embed_proj_dim=24, enable_bias=False,
+             num_hidden_layers=2), True, False),
+    "opt_post_norm": (
+        dict(OPT_SMALL, word_embed_proj_dim=16, do_layer_norm_before=False,
+             activation_function="gelu", num_hidden_layers=2), False, False),
 }
 
 # ChatGLM2's code is not in transformers, but the same model as GLM-4 is, whose
@@ -320,6 +337,10 @@ def make_batch(case, config, padded):
         mask[3, -5:] = 0
         labels[3, -5:] = IGNORE
         labels[1, :8] = IGNORE
+    if padded and config["model_type"] == "opt":
+        ids[2, :4] = pad
+        mask[2, :4] = 0
+        labels[2, :5] = IGNORE
     return {"input_ids": ids, "labels": labels,
             **({"attention_mask": mask} if padded else {})}
 

@@ -66,12 +66,34 @@ static void read_params(struct golden *d)
     }
 }
 
+static void bind_fields(struct golden *d)
+{
+    const struct {
+        const char *name;
+        const int32_t *values;
+    } field[GOLDEN_FIELDS] = {{"attention_mask", d->mask},
+                              {"input_ids", d->ids},
+                              {"position_ids", d->positions},
+                              {"labels", d->labels}};
+
+    for (int i = 0; i < zb_graph_n_data(d->g); i++) {
+        const char *name = zb_graph_data(d->g, i).name;
+
+        CU_ASSERT_FATAL(i < GOLDEN_FIELDS);
+        for (int k = 0; k < GOLDEN_FIELDS; k++) {
+            if (strcmp(name, field[k].name) == 0) {
+                d->data[i] = field[k].values;
+            }
+        }
+        CU_ASSERT_PTR_NOT_NULL_FATAL(d->data[i]);
+    }
+}
+
 static void open_with(struct golden *d, const char *name,
                       struct zb_model_opts opts)
 {
     char rel[128];
     const struct zb_st_tensor *t;
-    int at = 0;
 
     memset(d, 0, sizeof(*d));
     snprintf(rel, sizeof(rel), "tests/golden/%s.safetensors", name);
@@ -90,14 +112,11 @@ static void open_with(struct golden *d, const char *name,
     shift(d->labels, d->rows, d->seq);
     if (opts.has_key_mask) {
         d->mask = read_ints(d->file, "attention_mask");
-        CU_ASSERT_STRING_EQUAL(zb_graph_data(d->g, at).name,
-                               "attention_mask");
-        d->data[at++] = d->mask;
+        d->positions = calloc((size_t)(d->rows * d->seq), sizeof(int32_t));
+        CU_ASSERT_PTR_NOT_NULL_FATAL(d->positions);
+        zb_position_ids(d->mask, d->rows, d->seq, d->positions);
     }
-    CU_ASSERT_STRING_EQUAL(zb_graph_data(d->g, at).name, "input_ids");
-    d->data[at++] = d->ids;
-    CU_ASSERT_STRING_EQUAL(zb_graph_data(d->g, at).name, "labels");
-    d->data[at++] = d->labels;
+    bind_fields(d);
 }
 
 void golden_open(struct golden *d, const char *name)
@@ -127,6 +146,7 @@ void golden_close(struct golden *d)
     free(d->ids);
     free(d->labels);
     free(d->mask);
+    free(d->positions);
 }
 
 static double norm_of(const double *x, int64_t n)

@@ -34,7 +34,12 @@
     X(bloom_base, 1)                                                           \
     X(bloom_padded, 0)                                                         \
     X(chatglm_base, 1)                                                         \
-    X(chatglm_padded, 0)
+    X(chatglm_padded, 0)                                                       \
+    X(opt_base, 1)                                                             \
+    X(opt_padded, 0)                                                           \
+    X(opt_post_norm, 0)
+
+#define GOLDEN_FIELDS 4
 
 struct golden {
     struct zb_st_file *file;
@@ -42,8 +47,8 @@ struct golden {
     const struct zb_graph *g;
     zb_real **params; /* start values */
     int rows, seq;
-    const void *data[3]; /* fields in the graph's order */
-    int32_t *ids, *labels, *mask; /* labels are shifted: targets */
+    const void *data[GOLDEN_FIELDS]; /* fields in the graph's order */
+    int32_t *ids, *labels, *mask, *positions; /* labels are shifted: targets */
 };
 
 /* Case `name` of tests/golden/. Asserts success. */

@@ -155,6 +155,29 @@ static void forms_of_chatglm_are_checked(void)
             WORDS("'multi_query_group_num'", "3", "32"));
 }
 
+static void forms_of_opt_are_checked(void)
+{
+    refused("{\"model_type\": \"opt\", \"layerdrop\": 0.1}",
+            WORDS("'layerdrop'"));
+    refused("{\"model_type\": \"opt\","
+            " \"layer_norm_elementwise_affine\": false}",
+            WORDS("'layer_norm_elementwise_affine'"));
+    refused("{\"model_type\": \"opt\", \"num_attention_heads\": 7}",
+            WORDS("'num_attention_heads'", "7", "768"));
+    refused("{\"model_type\": \"opt\", \"word_embed_proj_dim\": 0}",
+            WORDS("'word_embed_proj_dim'", "0"));
+}
+
+static void positions_count_what_the_mask_shows(void)
+{
+    static const int32_t mask[] = {1, 1, 1, 1, 0, 0, 1, 1, 1, 0, 1, 0};
+    static const int32_t want[] = {0, 1, 2, 3, -1, -1, 0, 1, 0, -1, 1, -1};
+    int32_t ids[ZB_COUNT_OF(mask)];
+
+    zb_position_ids(mask, 3, 4, ids);
+    CU_ASSERT_EQUAL(memcmp(ids, want, sizeof(want)), 0);
+}
+
 static void wrong_values_name_file_line_and_key(void)
 {
     refused(LLAMA ",\n \"rms_norm_eps\": \"small\"}",
@@ -580,6 +603,8 @@ int main(void)
         ZBT_CASE(forms_of_falcon_are_checked),
         ZBT_CASE(alibi_slopes_are_those_of_the_paper),
         ZBT_CASE(forms_of_chatglm_are_checked),
+        ZBT_CASE(forms_of_opt_are_checked),
+        ZBT_CASE(positions_count_what_the_mask_shows),
         ZBT_CASE(wrong_values_name_file_line_and_key),
         ZBT_CASE(unsupported_features_are_refused_by_name),
         ZBT_CASE(harmless_keys_are_ignored),

@@ -45,7 +45,8 @@ static double worst_gradient(const struct golden *d,
  * behind a window of padding. */
 static int has_blind_tokens(const char *name)
 {
-    return strcmp(name, "mistral_padded") == 0;
+    return strcmp(name, "mistral_padded") == 0 ||
+           strcmp(name, "opt_padded") == 0;
 }
 
 static void clear_padding(const struct golden *d, double *logits, int64_t n)

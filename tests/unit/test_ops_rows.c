@@ -346,7 +346,7 @@ static void make_ids(int64_t rows, int32_t *id)
 /* Of the table [N_IDS] only n_ids rows from `first` on are here; they may reach
  * past its end. */
 static void check_embedding(const struct size *s, int64_t padding,
-                            int64_t first, int64_t n_ids)
+                            int64_t first, int64_t n_ids, int64_t offset)
 {
     struct zbt_rng rng = {4};
     int64_t ld = s->cols + 3, n = s->rows * ld;
@@ -360,6 +360,7 @@ static void check_embedding(const struct size *s, int64_t padding,
         .n_ids = n_ids,
         .first = first,
         .whole = N_IDS,
+        .offset = offset,
         .ldy = ld,
     };
     struct zb_k_embedding_bwd_w w = {
@@ -368,6 +369,7 @@ static void check_embedding(const struct size *s, int64_t padding,
         .n_ids = n_ids,
         .first = first,
         .whole = N_IDS,
+        .offset = offset,
         .lddy = ld,
         .padding_idx = padding,
     };
@@ -381,14 +383,14 @@ static void check_embedding(const struct size *s, int64_t padding,
     ops_run(ZB_K_embedding_fwd, &f, OPS_OUT(f.y), OPS_IN(f.id, f.table));
     ops_run(ZB_K_embedding_bwd_w, &w, OPS_OUT(w.dtable), OPS_IN(w.id, w.dy));
     for (int64_t r = 0; r < s->rows; r++) {
-        int is_row = id[r] >= 0 && id[r] < N_IDS;
-        int64_t at = id[r] - first;
+        int64_t row = offset + id[r], at = row - first;
+        int is_row = row >= 0 && row < N_IDS;
         int is_in = is_row && at >= 0 && at < n_ids;
 
         for (int64_t c = 0; c < s->cols; c++) {
             y[r * ld + c] = is_in ? table[at * s->cols + c] : is_row ? 0 : NAN;
         }
-        if (is_in && id[r] != padding) {
+        if (is_in && row != padding) {
             sum_into(dtable + at * s->cols, dy + r * ld, s->cols);
         }
     }
@@ -401,7 +403,8 @@ static void embedding_skips_ids_outside_and_padding(void)
 {
     for (size_t i = 0; i < ZB_COUNT_OF(sizes); i++) {
         ops_open(backend, 1);
-        check_embedding(&sizes[i], i % 2 == 0 ? PADDING : -1, 0, N_IDS);
+        check_embedding(&sizes[i], i % 2 == 0 ? PADDING : -1, 0, N_IDS, 0);
+        check_embedding(&sizes[i], PADDING, 0, N_IDS, 2);
         ops_close();
     }
 }
@@ -413,7 +416,7 @@ static void embedding_of_a_part_gives_zeros_elsewhere(void)
     for (size_t i = 0; i < ZB_COUNT_OF(part); i++) {
         ops_open(backend, 1);
         check_embedding(&sizes[ZB_COUNT_OF(sizes) - 1], PADDING, part[i][0],
-                        part[i][1]);
+                        part[i][1], 0);
         ops_close();
     }
 }
@@ -703,7 +706,8 @@ static void run_large(int which)
         check_col_sum(&large);
         break;
     case 3:
-        check_embedding(&large, 1, 0, N_IDS);
+        check_embedding(&large, 1, 0, N_IDS, 0);
+        check_embedding(&large, 1, 0, N_IDS, 2);
         break;
     case 4:
         check_position(3, 90, 256);

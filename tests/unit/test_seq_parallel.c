@@ -75,6 +75,12 @@ static const struct model_case cases[] = {
      "\"kv_channels\": 8, \"multi_query_attention\": true, "
      "\"multi_query_group_num\": 2}",
      16, 0},
+    {"opt masked",
+     "{\"model_type\": \"opt\", \"vocab_size\": 29, "
+     "\"hidden_size\": 32, \"ffn_dim\": 40, "
+     "\"num_hidden_layers\": 2, \"num_attention_heads\": 8, "
+     "\"max_position_embeddings\": 80, \"word_embed_proj_dim\": 20}",
+     24, 1},
     /* lengths that neither 2 nor 4 ranks divide */
     {"llama padded", LLAMA ", \"attention_dropout\": 0.2}", 13, 0},
     {"llama padded, masked", LLAMA ", \"attention_dropout\": 0.3}", 5, 1},
@@ -84,7 +90,8 @@ static const struct model_case cases[] = {
 struct inputs {
     int32_t ids[ROWS * MAX_SEQ], labels[ROWS * MAX_SEQ];
     int32_t mask[ROWS * MAX_SEQ];
-    const void *data[3];
+    int32_t positions[ROWS * MAX_SEQ];
+    const void *data[4];
     double n_valid;
 };
 
@@ -122,12 +129,14 @@ static void make_inputs(const struct zb_graph *g, int64_t seq,
         in->mask[i] = mask_of(i / seq, i % seq, seq);
         in->n_valid += in->labels[i] != -100;
     }
+    zb_position_ids(in->mask, ROWS, seq, in->positions);
     for (int i = 0; i < zb_graph_n_data(g); i++) {
         const char *name = zb_graph_data(g, i).name;
 
-        in->data[i] = strcmp(name, "labels") == 0      ? in->labels
-                      : strcmp(name, "input_ids") == 0 ? in->ids
-                                                       : in->mask;
+        in->data[i] = strcmp(name, "labels") == 0         ? in->labels
+                      : strcmp(name, "input_ids") == 0    ? in->ids
+                      : strcmp(name, "position_ids") == 0 ? in->positions
+                                                          : in->mask;
     }
 }
 

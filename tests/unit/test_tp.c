@@ -191,6 +191,18 @@ static const struct model_case cases[] = {
       {"hidden_dropout", "0.1", 0},
       {"attention_dropout", "0.1", 0}},
      .has_mask = 1},
+    {"opt, narrow embedding",
+     {{"model_type", "opt", 0},
+      {"vocab_size", "61", 0},
+      {"hidden_size", "16", 0},
+      {"ffn_dim", "24", 0},
+      {"num_hidden_layers", "2", 0},
+      {"num_attention_heads", "4", 0},
+      {"max_position_embeddings", "8", 0},
+      {"word_embed_proj_dim", "12", 0},
+      {"dropout", "0.1", 0},
+      {"attention_dropout", "0.1", 0}},
+     .has_mask = 1},
     {"llama, embeddings given, own criterion",
      {{"model_type", "llama", 0},
       {"vocab_size", "101", 0},
@@ -229,9 +241,9 @@ static struct zb_model *make(const struct model_case *c,
 
 /* Fields of the batch in the graph's order. */
 struct fields {
-    int32_t value[3][ROWS * MAX_SEQ];
+    int32_t value[4][ROWS * MAX_SEQ];
     zb_real embeds[ROWS * MAX_SEQ * HIDDEN];
-    const void *data[3];
+    const void *data[4];
     struct rig_batch batch;
 };
 
@@ -255,6 +267,8 @@ static void make_fields(const struct zb_graph *g, int seq, struct fields *f)
 
             if (strcmp(name, "attention_mask") == 0) {
                 v = !(i / seq == 1 && i % seq < 2);
+            } else if (strcmp(name, "position_ids") == 0) {
+                v = i % seq - (i / seq == 1);
             } else if (strcmp(name, "labels") == 0) {
                 v = i % 5 == 1 ? -100 : v;
             }

@@ -108,7 +108,7 @@ static void ZB_AS(embedding_bwd_w_part)(const struct zb_device *dev,
     (void)dev;
     (void)thread;
     for (int64_t r = 0; r < p->rows; r++) {
-        int64_t id = p->id[r], at = id - p->first;
+        int64_t id = p->offset + p->id[r], at = id - p->first;
         const ZB_ST *dy = (const ZB_ST *)p->dy + r * p->lddy + begin;
         zb_real *dtable;
 

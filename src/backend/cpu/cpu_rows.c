@@ -195,7 +195,7 @@ static void embedding_fwd_part(const struct zb_device *dev, const void *arg,
     (void)dev;
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
-        int64_t id = p->id[r], at = id - p->first;
+        int64_t id = p->offset + p->id[r], at = id - p->first;
         int is_row = id >= 0 && id < p->whole;
         char *y = (char *)p->y + r * p->ldy * bytes;
 

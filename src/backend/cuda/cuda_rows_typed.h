@@ -59,7 +59,7 @@ static __global__ void ZB_AS(embedding_fwd)(struct zb_k_embedding_fwd p)
 {
     ZB_TEAM_EACH(k, p.rows * ZB_CUDA_PIECES(p.cols)) {
         struct zb_cuda_part part = zb_cuda_part_of(k, p.cols);
-        int64_t id = p.id[part.row], at = id - p.first;
+        int64_t id = p.offset + p.id[part.row], at = id - p.first;
         ZB_ST *y = (ZB_ST *)p.y + part.row * p.ldy + part.at;
 
         if (id < 0 || id >= p.whole) {

@@ -23,18 +23,19 @@
 
 struct sorted {
     int64_t first, n; /* rows of the slab */
-    int64_t *key;     /* [n] id << 32 | row of the slab, chunk by chunk; NO_KEY
-                         where a row adds nothing, behind all others */
+    int64_t *key;     /* [n] row of the table << 32 | row of the slab, chunk by
+                         chunk; NO_KEY where a row adds nothing, behind all
+                         others */
     int64_t *link;    /* [n] by row: 2 * (next row of its id + 1), + 1 if it is
                          the first of the slab */
 };
 
 ZB_KERN_FN int is_counted(const struct zb_k_embedding_bwd_w *p, int32_t id)
 {
-    int64_t at = id - p->first;
+    int64_t row = p->offset + id, at = row - p->first;
 
-    return at >= 0 && at < p->n_ids && id >= 0 && id < p->whole &&
-           id != p->padding_idx;
+    return at >= 0 && at < p->n_ids && row >= 0 && row < p->whole &&
+           row != p->padding_idx;
 }
 
 static __global__ void ZB_CUDA_BOUNDS(SORT_BLOCK)
@@ -50,7 +51,7 @@ static __global__ void ZB_CUDA_BOUNDS(SORT_BLOCK)
             int32_t id = i < n ? p.id[s.first + begin + i] : -1;
 
             key[i] = i < n && is_counted(&p, id)
-                         ? (int64_t)id << 32 | (begin + i)
+                         ? (p.offset + id) << 32 | (begin + i)
                          : NO_KEY;
         }
         ZB_BLOCK_SYNC();

@@ -13,7 +13,7 @@ static __global__ void ZB_AS(add_found)(struct zb_k_embedding_bwd_w p)
         int64_t c = k / p.rows * TABLE_PIECE, r = k % p.rows;
         int64_t left = p.cols - c, n = left < TABLE_PIECE ? left : TABLE_PIECE;
         int32_t id = p.id[r];
-        zb_real *dtable = p.dtable + (id - p.first) * p.cols + c;
+        zb_real *dtable = p.dtable + (p.offset + id - p.first) * p.cols + c;
 
         if (!is_counted(&p, id) || zb_team_find(p.id, 0, r, id) < r) {
             continue;
@@ -34,7 +34,7 @@ static __global__ void ZB_AS(add_linked)(struct zb_k_embedding_bwd_w p,
         int64_t c = k / s.n * TABLE_PIECE, r = k % s.n;
         int64_t left = p.cols - c, n = left < TABLE_PIECE ? left : TABLE_PIECE;
         int32_t id = p.id[s.first + r];
-        zb_real *dtable = p.dtable + (id - p.first) * p.cols + c;
+        zb_real *dtable = p.dtable + (p.offset + id - p.first) * p.cols + c;
 
         if (!is_counted(&p, id) || s.link[r] % 2 == 0) {
             continue;
