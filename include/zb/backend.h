@@ -118,6 +118,15 @@ struct zb_link_part {
     size_t bytes;
 };
 
+/* What a member of a group sends to each of the others and receives from each:
+ * [members], by rank; its own are left alone. What is received is of the size
+ * that the other sends. */
+struct zb_exchange {
+    const struct zb_link_part *send, *recv;
+    const char *label; /* names the operation in reports; outlives the stream */
+    uint64_t number;   /* of the group's exchanges; the same on all members */
+};
+
 struct zb_link_ops {
     /* What carries them: "NCCL 2.28.9". */
     void (*describe)(char *text, size_t size);
@@ -145,6 +154,19 @@ struct zb_link_ops {
                            const struct zb_link_part *part, int n);
     enum zb_status (*recv)(struct zb_link *link,
                            const struct zb_link_part *part, int n);
+
+    /* A link among n members, n >= 2, that each opens with its own rank: as
+     * open(), but exchange() takes the place of send() and recv(). `stream` is
+     * that of warm_up(). */
+    enum zb_status (*open_group)(struct zb_stream *stream,
+                                 const struct zb_link_id *id, int n, int rank,
+                                 const struct zb_abort *ab,
+                                 struct zb_link **link_out);
+    /* Enqueue a member's side of an exchange on a stream of its device. All
+     * members do the same ones in the same order; what is said of the order of
+     * messages holds for exchanges, too. */
+    enum zb_status (*exchange)(struct zb_link *link, struct zb_stream *stream,
+                               const struct zb_exchange *x);
 
     /* ZB_EDEVICE when the link has failed since, without waiting. */
     enum zb_status (*error)(struct zb_link *link);

@@ -119,9 +119,6 @@ enum zb_status zb_channel_warm_up_link(struct zb_channel *c,
 void zb_channel_close_link(struct zb_channel *c, enum zb_link_end end);
 /* Any thread: ZB_EDEVICE when a link has failed. Does not wait. */
 enum zb_status zb_channel_link_error(struct zb_channel *c) ZB_CHECKED;
-/* Any thread, after the run's abort was raised: messages of these channels keep
- * no stream any more. In one call for all of a run. */
-void zb_channels_abort(struct zb_channel *const *chan, int n);
 
 /* Sender: the next free buffer; later work of `stream` comes after its last
  * reader. In place: waits for the receiver when all are out; copied: ZB_EINVAL
@@ -191,6 +188,9 @@ struct zb_coll_group_opts {
     const char *name; /* "tp group of stage 1, dp 0", borrowed */
     int n_members;
     int n_under_way; /* most collectives between start and finish at once */
+    /* Over a link of this backend, borrowed (see zb_coll_linked). NULL: members
+     * read each other's memory. */
+    struct zb_backend *linked;
     /* Simulated devices: what work() takes on the stream. */
     int64_t latency_ns;
     double ns_per_byte; /* of the larger of src and dst */
@@ -226,6 +226,44 @@ void zb_coll_set_mirror(struct zb_coll_group *g, int rank,
                         const struct zb_coll_mirror *mirror);
 /* Bytes of the source of a collective among n members. */
 size_t zb_coll_src_bytes(const struct zb_coll *c, int n);
+
+/* Groups with a link: no member reads another's memory. What is read of the
+ * others is sent to a room of the member's instead, and added up or put in place
+ * from there by the same kernels, in the same order: results are the same bits.
+ * work() does not wait for the others: their streams meet. So each member must
+ * call work() and ring_begin() at the same points of an order that all its groups
+ * and channels with links share, whatever the pace; ZB_COLL_WHAT_IS_READY is all
+ * that was started. */
+struct zb_coll_linked {
+    struct zb_stream *stream; /* of the first exchange */
+    struct zb_stream *ring;   /* of blocks that go round; NULL: the caller's */
+    /* Where blocks of others arrive: device memory, aligned to 64 bytes. Groups
+     * that work on the same stream may have the same. */
+    void *room;
+    size_t room_bytes;
+};
+/* Member, between zb_coll_join() and the first start. All members meet before and
+ * after each, and go through their groups in one order that all share: look for
+ * the others; wait for them; exchange something, and wait for that. Without a
+ * link they do nothing. */
+enum zb_status zb_coll_open_link(struct zb_coll_group *g, int rank,
+                                 const struct zb_coll_linked *with) ZB_CHECKED;
+enum zb_status zb_coll_join_link(struct zb_coll_group *g, int rank) ZB_CHECKED;
+enum zb_status zb_coll_warm_up_link(struct zb_coll_group *g,
+                                    int rank) ZB_CHECKED;
+/* Before the streams are freed. */
+void zb_coll_close_link(struct zb_coll_group *g, int rank);
+/* Any thread: ZB_EDEVICE when the link of a member has failed. Does not wait. */
+enum zb_status zb_coll_link_error(struct zb_coll_group *g) ZB_CHECKED;
+/* Room that a collective, or a ring of blocks of so many bytes, among n members
+ * needs. */
+size_t zb_coll_room_bytes(const struct zb_coll *c, int n);
+size_t zb_ring_room_bytes(size_t bytes, int n);
+
+/* Any thread, after the run's abort was raised: nothing under way in these
+ * channels and groups keeps a stream any more. In one call for all of a run. */
+void zb_links_abort(struct zb_channel *const *chan, int n_chan,
+                    struct zb_coll_group *const *group, int n_groups);
 
 /* `c` is copied. ZB_EINVAL when more than n_under_way would be. work() gives
  * ZB_EINVAL when the members' kinds or sizes differ, and ZB_EUNSUPPORTED for

@@ -76,6 +76,12 @@ enum zb_conf_p2p {
     ZB_CONF_P2P_HOST
 };
 
+enum zb_conf_collectives {
+    ZB_CONF_COLLECTIVES_AUTO,
+    ZB_CONF_COLLECTIVES_NCCL,
+    ZB_CONF_COLLECTIVES_COPY
+};
+
 enum zb_conf_costs {
     ZB_CONF_COSTS_MODEL,
     ZB_CONF_COSTS_MEASURED,
@@ -177,6 +183,7 @@ struct zb_conf_parallel {
     int enable_metadata_cache;
     int overlap_p2p;
     int p2p; /* enum zb_conf_p2p */
+    int collectives; /* enum zb_conf_collectives */
     int overlap_communication;
     int overlap_allgather;
     int find_unused_parameters;

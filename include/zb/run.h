@@ -62,6 +62,16 @@ enum zb_loss_average {
  * through the host, without any test. */
 enum zb_p2p { ZB_P2P_AUTO, ZB_P2P_COPY, ZB_P2P_NCCL, ZB_P2P_HOST };
 
+/* How groups of tensor, sequence and data parallelism exchange what they sum and
+ * gather: members read each other's memory; or over links, which not every
+ * backend has, between GPUs that no other device of the run uses. Results have
+ * the same bits. auto: over links where messages go over links and they can. */
+enum zb_collectives {
+    ZB_COLLECTIVES_AUTO,
+    ZB_COLLECTIVES_COPY,
+    ZB_COLLECTIVES_NCCL
+};
+
 struct zb_session_opts {
     const char *backend; /* "auto" */
     int n_stages;        /* pipeline stages */
@@ -104,6 +114,7 @@ struct zb_session_opts {
     int has_metadata_cache;
     int overlap_p2p; /* 1: more message buffers: a sender may be a node ahead */
     enum zb_p2p p2p;
+    enum zb_collectives collectives;
     int threads_per_device;
     const int *gpus; /* cuda: [devices], the GPU of each; NULL: 0, 1, ... */
     uint64_t seed; /* start values and dropout */

@@ -447,6 +447,17 @@ static enum zb_p2p p2p_of(int choice)
     return p2p[choice];
 }
 
+static enum zb_collectives collectives_of(int choice)
+{
+    static const enum zb_collectives collectives[] = {
+        [ZB_CONF_COLLECTIVES_AUTO] = ZB_COLLECTIVES_AUTO,
+        [ZB_CONF_COLLECTIVES_NCCL] = ZB_COLLECTIVES_NCCL,
+        [ZB_CONF_COLLECTIVES_COPY] = ZB_COLLECTIVES_COPY,
+    };
+
+    return collectives[choice];
+}
+
 static struct zb_scaler_opts scaler_of(const struct zb_conf_precision *c)
 {
     struct zb_scaler_opts o = {
@@ -496,6 +507,7 @@ static enum zb_status set_session(struct zbrun_job *job)
     o->has_metadata_cache = c->parallel.enable_metadata_cache;
     o->overlap_p2p = c->parallel.overlap_p2p;
     o->p2p = p2p_of(c->parallel.p2p);
+    o->collectives = collectives_of(c->parallel.collectives);
     o->threads_per_device = c->train.threads_per_device > 0
                                 ? c->train.threads_per_device
                                 : default_threads(job->n_devices);

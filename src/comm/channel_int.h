@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "comm/link_int.h"
 #include "zb/comm.h"
 
 /* A ring with one writer and one reader. `head` is only advanced by the writer
@@ -31,8 +32,7 @@ struct zb_channel_ring {
 struct zb_channel_end {
     struct zb_stream *stream;  /* of the messages; that side's thread only */
     struct zb_link_part *part; /* likewise: [n_parts, at least 1] */
-    pthread_mutex_t mu;        /* held round each call of the link */
-    struct zb_link *link;      /* under mu; NULL before open and after close */
+    struct zb_link_holder at;
 };
 
 struct zb_channel {

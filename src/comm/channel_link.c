@@ -18,7 +18,7 @@ static const struct zb_link_ops *links_of(const struct zb_channel *c)
 enum zb_status zb_channel_ends_init(struct zb_channel *c)
 {
     for (int i = 0; i < 2; i++) {
-        pthread_mutex_init(&c->end[i].mu, NULL);
+        zb_link_holder_init(&c->end[i].at);
     }
     if (!zb_channel_is_linked(c)) {
         return ZB_OK;
@@ -37,7 +37,7 @@ void zb_channel_ends_release(struct zb_channel *c)
 {
     for (int i = 0; i < 2; i++) {
         zb_free(c->end[i].part);
-        pthread_mutex_destroy(&c->end[i].mu);
+        zb_link_holder_release(&c->end[i].at);
     }
 }
 
@@ -51,24 +51,16 @@ enum zb_status zb_channel_open_link(struct zb_channel *c, enum zb_link_end end)
     if (!zb_channel_is_linked(c)) {
         return ZB_OK;
     }
-    pthread_mutex_lock(&e->mu);
-    st = links_of(c)->open(e->stream, &c->link_id, end, c->ab, &e->link);
-    pthread_mutex_unlock(&e->mu);
+    pthread_mutex_lock(&e->at.mu);
+    st = links_of(c)->open(e->stream, &c->link_id, end, c->ab, &e->at.link);
+    pthread_mutex_unlock(&e->at.mu);
     return st;
 }
 
-/* Call a function of an end's link; ZB_EABORT when there is none any more. */
 static enum zb_status on_link(struct zb_channel *c, enum zb_link_end end,
                               enum zb_status (*fn)(struct zb_link *link))
 {
-    struct zb_channel_end *e = &c->end[end];
-    enum zb_status st;
-
-    pthread_mutex_lock(&e->mu);
-    st = e->link != NULL ? fn(e->link) : ZB_EABORT;
-    pthread_mutex_unlock(&e->mu);
-    return st == ZB_OK || st == ZB_EABORT ? st
-                                          : zb_fail_in(st, "%s", c->opts.name);
+    return zb_link_call(&c->end[end].at, c->opts.name, fn);
 }
 
 enum zb_status zb_channel_join_link(struct zb_channel *c, enum zb_link_end end)
@@ -85,15 +77,9 @@ enum zb_status zb_channel_warm_up_link(struct zb_channel *c,
 
 void zb_channel_close_link(struct zb_channel *c, enum zb_link_end end)
 {
-    struct zb_channel_end *e = &c->end[end];
-
-    if (!zb_channel_is_linked(c)) {
-        return;
+    if (zb_channel_is_linked(c)) {
+        zb_link_close(&c->end[end].at, links_of(c));
     }
-    pthread_mutex_lock(&e->mu);
-    links_of(c)->close(e->link);
-    e->link = NULL;
-    pthread_mutex_unlock(&e->mu);
 }
 
 /* ---- messages ------------------------------------------------------------ */
@@ -125,12 +111,12 @@ enum zb_status zb_channel_pass(struct zb_channel *c, enum zb_link_end end,
     enum zb_status st = ZB_EABORT;
 
     ZB_TRY(ops->stream_wait(e->stream, is_sender ? msg->filled : msg->free));
-    pthread_mutex_lock(&e->mu);
-    if (e->link != NULL) {
-        st = is_sender ? links_of(c)->send(e->link, e->part, n)
-                       : links_of(c)->recv(e->link, e->part, n);
+    pthread_mutex_lock(&e->at.mu);
+    if (e->at.link != NULL) {
+        st = is_sender ? links_of(c)->send(e->at.link, e->part, n)
+                       : links_of(c)->recv(e->at.link, e->part, n);
     }
-    pthread_mutex_unlock(&e->mu);
+    pthread_mutex_unlock(&e->at.mu);
     if (st != ZB_OK) {
         return st == ZB_EABORT ? st : zb_fail_in(st, "%s", c->opts.name);
     }
@@ -144,48 +130,7 @@ enum zb_status zb_channel_link_error(struct zb_channel *c)
     enum zb_status st = ZB_OK;
 
     for (int i = 0; zb_channel_is_linked(c) && i < 2 && st == ZB_OK; i++) {
-        struct zb_channel_end *e = &c->end[i];
-
-        if (pthread_mutex_trylock(&e->mu) == 0) {
-            st = e->link != NULL ? links_of(c)->error(e->link) : ZB_OK;
-            pthread_mutex_unlock(&e->mu);
-        }
+        st = zb_link_look(&c->end[i].at, links_of(c), c->opts.name);
     }
-    return st == ZB_OK ? ZB_OK : zb_fail_in(st, "%s", c->opts.name);
-}
-
-static void abort_all(struct zb_channel *const *chan, int n,
-                      struct zb_link **link)
-{
-    int n_links = 0;
-
-    for (int i = 0; i < 2 * n; i++) {
-        struct zb_channel_end *e = &chan[i / 2]->end[i % 2];
-
-        pthread_mutex_lock(&e->mu);
-        if (e->link != NULL) {
-            link[n_links++] = e->link;
-        }
-    }
-    if (n_links > 0) {
-        chan[0]->opts.ops->links->abort(link, n_links);
-    }
-    for (int i = 0; i < 2 * n; i++) {
-        pthread_mutex_unlock(&chan[i / 2]->end[i % 2].mu);
-    }
-}
-
-void zb_channels_abort(struct zb_channel *const *chan, int n)
-{
-    struct zb_link **link = zb_alloc_array(2 * (size_t)n, sizeof(*link));
-
-    for (int i = 0; link == NULL && i < n; i++) {
-        struct zb_link *two[2];
-
-        abort_all(&chan[i], 1, two);
-    }
-    if (link != NULL) {
-        abort_all(chan, n, link);
-        zb_free(link);
-    }
+    return st;
 }

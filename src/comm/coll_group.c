@@ -9,6 +9,7 @@ enum zb_status zb_coll_group_new(const struct zb_coll_group_opts *opts,
                                  struct zb_coll_group **g_out)
 {
     struct zb_coll_group *g;
+    enum zb_status st;
 
     if (opts->n_members < 1 || opts->n_under_way < 1) {
         return zb_fail(ZB_EINVAL,
@@ -41,6 +42,11 @@ enum zb_status zb_coll_group_new(const struct zb_coll_group_opts *opts,
             return ZB_ENOMEM;
         }
     }
+    st = zb_coll_link_init(g);
+    if (st != ZB_OK) {
+        zb_coll_group_free(g);
+        return st;
+    }
     *g_out = g;
     return ZB_OK;
 }
@@ -50,6 +56,7 @@ void zb_coll_group_free(struct zb_coll_group *g)
     if (g == NULL) {
         return;
     }
+    zb_coll_link_release(g);
     for (int i = 0; g->member != NULL && i < g->o.n_members; i++) {
         zb_free(g->member[i].slot);
     }
@@ -77,7 +84,7 @@ enum zb_status zb_coll_join(struct zb_coll_group *g, int rank,
         ZB_TRY(g->o.ops->event_new(dev, &s->summed));
         ZB_TRY(g->o.ops->event_new(dev, &s->done));
     }
-    return ZB_OK;
+    return zb_coll_link_join(g, rank, dev);
 }
 
 void zb_coll_set_mirror(struct zb_coll_group *g, int rank,
@@ -88,6 +95,7 @@ void zb_coll_set_mirror(struct zb_coll_group *g, int rank,
 
 void zb_coll_leave(struct zb_coll_group *g, int rank)
 {
+    zb_coll_link_leave(g, rank);
     for (int i = 0; i < g->o.n_under_way; i++) {
         struct coll_slot *s = &g->member[rank].slot[i];
         struct zb_event **const event[] = {&s->ready, &s->summed, &s->done};
@@ -275,6 +283,12 @@ enum zb_status zb_coll_start(struct zb_coll_group *g, int rank,
     return zb_coll_begin(g, rank, stream, &what);
 }
 
+/* A member alone may begin where it only sends and receives. */
+static int can_begin(const struct zb_coll_group *g, uint64_t seq)
+{
+    return zb_coll_is_linked(g) || all_started(g, seq);
+}
+
 /* First parts of those before `end`, as far as all have started. */
 static enum zb_status do_first_parts(struct zb_coll_group *g, int rank,
                                      struct zb_stream *stream, uint64_t end)
@@ -284,11 +298,13 @@ static enum zb_status do_first_parts(struct zb_coll_group *g, int rank,
     for (;;) {
         uint64_t seq = zb_coll_own(&m->summed);
 
-        if (seq >= end || !all_started(g, seq)) {
+        if (seq >= end || !can_begin(g, seq)) {
             return ZB_OK;
         }
         ZB_TRY(zb_coll_fault(g, rank, seq, COLL_WORK));
-        ZB_TRY(zb_coll_first_part(g, rank, stream, seq));
+        ZB_TRY(zb_coll_is_linked(g)
+                   ? zb_coll_linked_work(g, rank, stream, seq)
+                   : zb_coll_first_part(g, rank, stream, seq));
         zb_coll_publish(m, &m->summed);
     }
 }
@@ -369,8 +385,10 @@ enum zb_status zb_coll_finish(struct zb_coll_group *g, int rank,
             struct coll_member *peer = &g->member[i];
 
             ZB_TRY(zb_coll_await(g, peer, &peer->worked, m->finished));
-            ZB_TRY(g->o.ops->stream_wait(
-                stream, zb_coll_slot(g, i, m->finished)->done));
+            if (i == rank || !zb_coll_is_linked(g)) {
+                ZB_TRY(g->o.ops->stream_wait(
+                    stream, zb_coll_slot(g, i, m->finished)->done));
+            }
         }
     }
     return ZB_OK;

@@ -12,36 +12,12 @@
 #include "config.h"
 #include "comm/coll_int.h"
 
-/* Shares are whole multiples of this, so that no cache line has two writers. */
-#define SHARE_ALIGN 64
-
-/* Up to here each member sums all elements of an all_reduce by itself: that
- * takes less than to meet once more. */
-#define SMALL_ELEMS 8192
-
-/* blocks x rows of cols elements, and the way from one to the next in what is
- * read and in what is written. In elements. */
-struct grid {
-    int64_t blocks, rows, cols;
-    int64_t block_x, ldx, block_y, ldy;
-};
-
-/* One member's view of a collective. */
-struct part {
-    const struct zb_coll_group *g;
-    struct zb_stream *stream;
-    const struct zb_coll *c; /* its own */
-    uint64_t seq;
-    int n, rank;
-    int64_t elem; /* bytes */
-};
-
-static struct part part_of(const struct zb_coll_group *g, int rank,
-                           struct zb_stream *stream, uint64_t seq)
+struct coll_part zb_coll_part(const struct zb_coll_group *g, int rank,
+                              struct zb_stream *stream, uint64_t seq)
 {
     const struct zb_coll *c = &zb_coll_slot(g, rank, seq)->c;
 
-    return (struct part){.g = g,
+    return (struct coll_part){.g = g,
                          .stream = stream,
                          .c = c,
                          .seq = seq,
@@ -50,23 +26,28 @@ static struct part part_of(const struct zb_coll_group *g, int rank,
                          .elem = (int64_t)zb_dtype_bytes(c->dtype)};
 }
 
-/* Member k's src from element `at` on, as this one reads it. */
-static const void *src_of(const struct part *p, int k, int64_t at)
+const void *zb_part_src(const struct coll_part *p, int k, int64_t at)
 {
+    if (p->own != NULL) {
+        return (k == p->rank
+                    ? p->own
+                    : p->blocks + (size_t)(k - (k > p->rank)) *
+                                      p->block_stride) +
+               at * p->elem;
+    }
     return (k == p->rank ? (const char *)p->c->src
                          : zb_coll_shown(p->g, k, p->seq)) +
            at * p->elem;
 }
 
-/* Its own dst. */
-static void *dst_at(const struct part *p, int64_t at)
+void *zb_part_dst(const struct coll_part *p, int64_t at)
 {
     return (char *)p->c->dst + at * p->elem;
 }
 
 /* ---- launches ------------------------------------------------------------ */
 
-static int is_empty(const struct grid *t)
+static int is_empty(const struct coll_grid *t)
 {
     return t->blocks <= 0 || t->rows <= 0 || t->cols <= 0;
 }
@@ -78,13 +59,13 @@ static void add_access(struct zb_launch *l, const void *ptr, int64_t bytes,
         (struct zb_access){.ptr = ptr, .bytes = (size_t)bytes, .mode = mode};
 }
 
-static int64_t span(const struct grid *t, int64_t block, int64_t ld)
+static int64_t span(const struct coll_grid *t, int64_t block, int64_t ld)
 {
     return (t->blocks - 1) * block + (t->rows - 1) * ld + t->cols;
 }
 
-static enum zb_status copy(const struct part *p, const struct grid *t,
-                           const void *x, void *y)
+enum zb_status zb_part_copy(const struct coll_part *p,
+                            const struct coll_grid *t, const void *x, void *y)
 {
     const struct zb_k_copy k = {.n_blocks = t->blocks,
                                 .rows = t->rows,
@@ -108,7 +89,7 @@ static enum zb_status copy(const struct part *p, const struct grid *t,
 }
 
 /* y = (or +=) sum over members [from, to) of their src from element `at` on. */
-static enum zb_status sum_some(const struct part *p, const struct grid *t,
+static enum zb_status sum_some(const struct coll_part *p, const struct coll_grid *t,
                                int from, int to, int64_t at, void *y,
                                int accumulate)
 {
@@ -127,7 +108,7 @@ static enum zb_status sum_some(const struct part *p, const struct grid *t,
         .kernel = ZB_K_reduce, .label = p->c->label, .params = &k};
 
     for (int i = from; i < to; i++) {
-        k.x[i - from] = src_of(p, i, at);
+        k.x[i - from] = zb_part_src(p, i, at);
         if (accumulate && k.x[i - from] == y) {
             return zb_fail(ZB_EUNSUPPORTED,
                            "%s: \"%s\" in place with more than %d members",
@@ -141,14 +122,15 @@ static enum zb_status sum_some(const struct part *p, const struct grid *t,
     return p->g->o.ops->launch(p->stream, &l);
 }
 
-static enum zb_status sum(const struct part *p, const struct grid *t, int from,
-                          int to, int64_t at, void *y)
+enum zb_status zb_part_sum(const struct coll_part *p,
+                           const struct coll_grid *t, int from, int to,
+                           int64_t at, void *y)
 {
     if (is_empty(t)) {
         return ZB_OK;
     }
     if (to - from == 1) {
-        return copy(p, t, src_of(p, from, at), y);
+        return zb_part_copy(p, t, zb_part_src(p, from, at), y);
     }
     for (int i = from; i < to; i += ZB_REDUCE_MAX) {
         int end = i + ZB_REDUCE_MAX < to ? i + ZB_REDUCE_MAX : to;
@@ -160,24 +142,26 @@ static enum zb_status sum(const struct part *p, const struct grid *t, int from,
 
 /* ---- the kinds ----------------------------------------------------------- */
 
-/* Share k of the elements of an all_reduce: where it begins; its end is where
- * share k + 1 does. */
-static int64_t share_begin(const struct part *p, int k)
+int64_t zb_coll_share(int64_t n_elems, int n, int k)
 {
-    int64_t n = p->c->outer * p->c->inner;
-    int64_t units = (n + SHARE_ALIGN - 1) / SHARE_ALIGN;
-    int64_t at = units * k / p->n * SHARE_ALIGN;
+    int64_t units = (n_elems + ZB_COLL_SHARE_ALIGN - 1) / ZB_COLL_SHARE_ALIGN;
+    int64_t at = units * k / n * ZB_COLL_SHARE_ALIGN;
 
-    return at < n ? at : n;
+    return at < n_elems ? at : n_elems;
 }
 
-static struct grid flat(int64_t n)
+static int64_t share_begin(const struct coll_part *p, int k)
 {
-    return (struct grid){.blocks = 1, .rows = 1, .cols = n};
+    return zb_coll_share(p->c->outer * p->c->inner, p->n, k);
+}
+
+static struct coll_grid flat(int64_t n)
+{
+    return (struct coll_grid){.blocks = 1, .rows = 1, .cols = n};
 }
 
 /* n elements of the result, for the others. */
-static enum zb_status show_share(const struct part *p, int64_t at, int64_t n)
+static enum zb_status show_share(const struct coll_part *p, int64_t at, int64_t n)
 {
     const struct zb_coll_mirror *m = &p->g->member[p->rank].mirror;
     const struct coll_slot *s = zb_coll_slot(p->g, p->rank, p->seq);
@@ -186,20 +170,20 @@ static enum zb_status show_share(const struct part *p, int64_t at, int64_t n)
                ? ZB_OK
                : p->g->o.ops->copy_out(
                      p->stream, m->host + s->shown_at + at * p->elem,
-                     dst_at(p, at), (size_t)(n * p->elem), p->c->label);
+                     zb_part_dst(p, at), (size_t)(n * p->elem), p->c->label);
 }
 
-static enum zb_status sum_share(const struct part *p)
+static enum zb_status sum_share(const struct coll_part *p)
 {
     int64_t at = share_begin(p, p->rank);
-    const struct grid t = flat(share_begin(p, p->rank + 1) - at);
+    const struct coll_grid t = flat(share_begin(p, p->rank + 1) - at);
 
-    ZB_TRY(sum(p, &t, 0, p->n, at, dst_at(p, at)));
+    ZB_TRY(zb_part_sum(p, &t, 0, p->n, at, zb_part_dst(p, at)));
     return show_share(p, at, t.cols);
 }
 
 /* Member k's dst in its own share, as this one reads it. */
-static const void *share_of(const struct part *p, int k, int64_t at)
+static const void *share_of(const struct coll_part *p, int k, int64_t at)
 {
     const struct coll_slot *s = zb_coll_slot(p->g, k, p->seq);
     int is_shown = p->g->member[k].mirror.host != NULL;
@@ -209,33 +193,33 @@ static const void *share_of(const struct part *p, int k, int64_t at)
            at * p->elem;
 }
 
-static enum zb_status gather_shares(const struct part *p)
+static enum zb_status gather_shares(const struct coll_part *p)
 {
     for (int i = 1; i < p->n; i++) {
         int k = (p->rank + i) % p->n;
         int64_t at = share_begin(p, k);
-        const struct grid t = flat(share_begin(p, k + 1) - at);
+        const struct coll_grid t = flat(share_begin(p, k + 1) - at);
 
-        ZB_TRY(copy(p, &t, share_of(p, k, at), dst_at(p, at)));
+        ZB_TRY(zb_part_copy(p, &t, share_of(p, k, at), zb_part_dst(p, at)));
     }
     return ZB_OK;
 }
 
-static enum zb_status all_reduce(const struct part *p)
+static enum zb_status all_reduce(const struct coll_part *p)
 {
-    const struct grid t = flat(p->c->outer * p->c->inner);
+    const struct coll_grid t = flat(p->c->outer * p->c->inner);
 
     if (zb_coll_has_two_parts(p->g, p->seq)) {
         return sum_share(p);
     }
-    return sum(p, &t, 0, p->n, 0, p->c->dst);
+    return zb_part_sum(p, &t, 0, p->n, 0, p->c->dst);
 }
 
 /* Each begins with its own and goes round, so that not all read from one. */
-static enum zb_status all_gather(const struct part *p)
+static enum zb_status all_gather(const struct coll_part *p)
 {
     const struct zb_coll *c = p->c;
-    const struct grid t = {.blocks = 1,
+    const struct coll_grid t = {.blocks = 1,
                            .rows = c->outer,
                            .cols = c->inner,
                            .ldx = c->inner,
@@ -244,30 +228,30 @@ static enum zb_status all_gather(const struct part *p)
     for (int i = 0; i < p->n; i++) {
         int k = (p->rank + i) % p->n;
 
-        ZB_TRY(copy(p, &t, src_of(p, k, 0), dst_at(p, k * c->inner)));
+        ZB_TRY(zb_part_copy(p, &t, zb_part_src(p, k, 0), zb_part_dst(p, k * c->inner)));
     }
     return ZB_OK;
 }
 
-static enum zb_status reduce_scatter(const struct part *p)
+static enum zb_status reduce_scatter(const struct coll_part *p)
 {
     const struct zb_coll *c = p->c;
-    const struct grid t = {.blocks = 1,
+    const struct coll_grid t = {.blocks = 1,
                            .rows = c->outer,
                            .cols = c->inner,
                            .ldx = p->n * c->inner,
                            .ldy = c->inner};
 
-    return sum(p, &t, 0, p->n, p->rank * c->inner, c->dst);
+    return zb_part_sum(p, &t, 0, p->n, p->rank * c->inner, c->dst);
 }
 
 /* A piece of heads of everybody's [outer, mid, heads, inner], as one that has
  * all of [outer, n * mid, piece, inner] reads it. */
-static struct grid piece_of_heads(const struct part *p)
+static struct coll_grid piece_of_heads(const struct coll_part *p)
 {
     const struct zb_coll *c = p->c;
 
-    return (struct grid){.blocks = c->outer,
+    return (struct coll_grid){.blocks = c->outer,
                          .rows = c->mid,
                          .cols = c->inner,
                          .block_x = c->mid * c->n_heads * c->inner,
@@ -277,9 +261,9 @@ static struct grid piece_of_heads(const struct part *p)
 }
 
 /* The way back. */
-static struct grid transposed(struct grid t)
+static struct coll_grid transposed(struct coll_grid t)
 {
-    return (struct grid){.blocks = t.blocks,
+    return (struct coll_grid){.blocks = t.blocks,
                          .rows = t.rows,
                          .cols = t.cols,
                          .block_x = t.block_y,
@@ -288,37 +272,37 @@ static struct grid transposed(struct grid t)
                          .ldy = t.ldx};
 }
 
-static enum zb_status seq_to_heads(const struct part *p)
+static enum zb_status seq_to_heads(const struct coll_part *p)
 {
     const struct zb_coll *c = p->c;
-    const struct grid t = piece_of_heads(p);
+    const struct coll_grid t = piece_of_heads(p);
     int64_t piece = p->rank * c->n_heads / p->n;
 
     for (int i = 0; i < p->n; i++) {
         int k = (p->rank + i) % p->n;
 
-        ZB_TRY(copy(p, &t, src_of(p, k, piece * c->inner),
-                    dst_at(p, k * c->mid * c->inner)));
+        ZB_TRY(zb_part_copy(p, &t, zb_part_src(p, k, piece * c->inner),
+                    zb_part_dst(p, k * c->mid * c->inner)));
     }
     return ZB_OK;
 }
 
-static enum zb_status heads_to_seq(const struct part *p)
+static enum zb_status heads_to_seq(const struct coll_part *p)
 {
     const struct zb_coll *c = p->c;
-    const struct grid t = transposed(piece_of_heads(p));
+    const struct coll_grid t = transposed(piece_of_heads(p));
     int n_same = p->n / (int)c->n_heads;
 
     for (int i = 0; i < (int)c->n_heads; i++) {
         int piece = (p->rank / n_same + i) % (int)c->n_heads;
 
-        ZB_TRY(sum(p, &t, piece * n_same, (piece + 1) * n_same,
-                   p->rank * c->mid * c->inner, dst_at(p, piece * c->inner)));
+        ZB_TRY(zb_part_sum(p, &t, piece * n_same, (piece + 1) * n_same,
+                   p->rank * c->mid * c->inner, zb_part_dst(p, piece * c->inner)));
     }
     return ZB_OK;
 }
 
-static enum zb_status (*const first_part[ZB_N_COLLS])(const struct part *) = {
+static enum zb_status (*const first_part[ZB_N_COLLS])(const struct coll_part *) = {
     [ZB_COLL_ALL_REDUCE] = all_reduce,
     [ZB_COLL_ALL_GATHER] = all_gather,
     [ZB_COLL_REDUCE_SCATTER] = reduce_scatter,
@@ -330,13 +314,17 @@ static enum zb_status (*const first_part[ZB_N_COLLS])(const struct part *) = {
 
 int zb_coll_has_two_parts(const struct zb_coll_group *g, uint64_t seq)
 {
-    const struct zb_coll *c = &zb_coll_slot(g, 0, seq)->c;
+    const struct zb_coll *c;
 
+    if (zb_coll_is_linked(g)) { /* the others' slots may not be filled yet */
+        return 0;
+    }
+    c = &zb_coll_slot(g, 0, seq)->c;
     if (zb_coll_slot(g, 0, seq)->is_ring || c->kind != ZB_COLL_ALL_REDUCE ||
         g->o.n_members == 1) {
         return 0;
     }
-    if (c->outer * c->inner > SMALL_ELEMS) {
+    if (c->outer * c->inner > ZB_COLL_SMALL_ELEMS) {
         return 1;
     }
     for (int i = 0; i < g->o.n_members; i++) {
@@ -356,23 +344,28 @@ static int has_same_sizes(const struct coll_slot *a, const struct coll_slot *b)
            a->c.n_heads == b->c.n_heads;
 }
 
+enum zb_status zb_coll_compare(const struct zb_coll_group *g, int rank,
+                               int other, uint64_t seq)
+{
+    const struct coll_slot *own = zb_coll_slot(g, rank, seq);
+    const struct coll_slot *s = zb_coll_slot(g, other, seq);
+
+    return has_same_sizes(own, s)
+               ? ZB_OK
+               : zb_fail(ZB_EINVAL,
+                         "%s: member %d does \"%s\" while member "
+                         "%d does \"%s\", which differs in kind "
+                         "or sizes",
+                         g->o.name, rank, own->c.label, other, s->c.label);
+}
+
 /* Also waits for its own: the work may be on another stream than the start. */
 static enum zb_status wait_for_sources(const struct zb_coll_group *g, int rank,
                                        struct zb_stream *stream, uint64_t seq)
 {
-    const struct coll_slot *own = zb_coll_slot(g, rank, seq);
-
     for (int i = 0; i < g->o.n_members; i++) {
-        const struct coll_slot *s = zb_coll_slot(g, i, seq);
-
-        if (!has_same_sizes(own, s)) {
-            return zb_fail(ZB_EINVAL,
-                           "%s: member %d does \"%s\" while member "
-                           "%d does \"%s\", which differs in kind "
-                           "or sizes",
-                           g->o.name, rank, own->c.label, i, s->c.label);
-        }
-        ZB_TRY(g->o.ops->stream_wait(stream, s->ready));
+        ZB_TRY(zb_coll_compare(g, rank, i, seq));
+        ZB_TRY(g->o.ops->stream_wait(stream, zb_coll_slot(g, i, seq)->ready));
     }
     return ZB_OK;
 }
@@ -388,7 +381,7 @@ enum zb_status zb_coll_spend(const struct zb_coll_group *g,
 }
 
 /* Of the larger of src and dst: n parts, unless it is an all_reduce. */
-static double larger_bytes(const struct part *p)
+static double larger_bytes(const struct coll_part *p)
 {
     const struct zb_coll *c = p->c;
     double bytes = (double)p->elem * (double)c->outer * (double)c->inner;
@@ -405,7 +398,7 @@ static double larger_bytes(const struct part *p)
 enum zb_status zb_coll_first_part(const struct zb_coll_group *g, int rank,
                                   struct zb_stream *stream, uint64_t seq)
 {
-    const struct part p = part_of(g, rank, stream, seq);
+    const struct coll_part p = zb_coll_part(g, rank, stream, seq);
 
     ZB_TRY(wait_for_sources(g, rank, stream, seq));
     if (g->o.ops->is_simulated) {
@@ -422,7 +415,7 @@ enum zb_status zb_coll_first_part(const struct zb_coll_group *g, int rank,
 enum zb_status zb_coll_second_part(const struct zb_coll_group *g, int rank,
                                    struct zb_stream *stream, uint64_t seq)
 {
-    const struct part p = part_of(g, rank, stream, seq);
+    const struct coll_part p = zb_coll_part(g, rank, stream, seq);
 
     for (int i = 0; i < g->o.n_members; i++) {
         ZB_TRY(g->o.ops->stream_wait(stream, zb_coll_slot(g, i, seq)->summed));

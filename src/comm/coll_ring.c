@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * A ring without messages: blocks stay where they are, and what a ring would
- * pass on is read in place from its owner (or from what it shows of it).
+ * pass on is read in place from its owner (or from what it shows of it). With a
+ * link blocks do go round: see coll_link.c.
  */
 #include "config.h"
 #include "comm/coll_int.h"
@@ -19,7 +20,10 @@ enum zb_status zb_ring_begin(struct zb_coll_group *g, int rank,
     }
     ZB_TRY(zb_coll_begin(g, rank, stream, &what));
     m->has_ring = 1;
-    return ZB_OK;
+    return zb_coll_is_linked(g)
+               ? zb_ring_linked_begin(g, rank, stream,
+                                      zb_coll_own(&m->started) - 1)
+               : ZB_OK;
 }
 
 static enum zb_status check_ring(const struct zb_coll_group *g, int rank)
@@ -30,13 +34,28 @@ static enum zb_status check_ring(const struct zb_coll_group *g, int rank)
     return ZB_OK;
 }
 
+enum zb_status zb_ring_compare(const struct zb_coll_group *g, int rank,
+                               int other, uint64_t seq)
+{
+    const struct coll_slot *own = zb_coll_slot(g, rank, seq);
+    const struct coll_slot *s = zb_coll_slot(g, other, seq);
+
+    return s->is_ring && s->ring_bytes == own->ring_bytes
+               ? ZB_OK
+               : zb_fail(ZB_EINVAL,
+                         "%s: member %d passes \"%s\" of %zu bytes "
+                         "round, member %d does \"%s\" of %zu",
+                         g->o.name, rank, own->c.label, own->ring_bytes, other,
+                         s->c.label, s->ring_bytes);
+}
+
 enum zb_status zb_ring_step(struct zb_coll_group *g, int rank,
                             struct zb_stream *stream, int step,
                             const void **block_out)
 {
     int n = g->o.n_members, from = (rank + n - step) % n;
     struct coll_member *peer = &g->member[from];
-    const struct coll_slot *own, *s;
+    const struct coll_slot *s;
     uint64_t seq;
 
     ZB_TRY(check_ring(g, rank));
@@ -44,16 +63,12 @@ enum zb_status zb_ring_step(struct zb_coll_group *g, int rank,
     if (step == 0) {
         ZB_TRY(zb_coll_fault(g, rank, seq, COLL_WORK));
     }
-    ZB_TRY(zb_coll_await(g, peer, &peer->started, seq));
-    own = zb_coll_slot(g, rank, seq);
-    s = zb_coll_slot(g, from, seq);
-    if (!s->is_ring || s->ring_bytes != own->ring_bytes) {
-        return zb_fail(ZB_EINVAL,
-                       "%s: member %d passes \"%s\" of %zu bytes "
-                       "round, member %d does \"%s\" of %zu",
-                       g->o.name, rank, own->c.label, own->ring_bytes, from,
-                       s->c.label, s->ring_bytes);
+    if (zb_coll_is_linked(g)) {
+        return zb_ring_linked_step(g, rank, stream, step, seq, block_out);
     }
+    ZB_TRY(zb_coll_await(g, peer, &peer->started, seq));
+    ZB_TRY(zb_ring_compare(g, rank, from, seq));
+    s = zb_coll_slot(g, from, seq);
     ZB_TRY(g->o.ops->stream_wait(stream, s->ready));
     if (step > 0) {
         ZB_TRY(zb_coll_spend(g, stream, (double)s->ring_bytes));
@@ -68,6 +83,9 @@ enum zb_status zb_ring_end(struct zb_coll_group *g, int rank,
     struct coll_member *m = &g->member[rank];
 
     ZB_TRY(check_ring(g, rank));
+    if (zb_coll_is_linked(g)) { /* what was sent was read */
+        ZB_TRY(g->o.ops->stream_wait(stream, m->came[g->o.n_members - 1]));
+    }
     ZB_TRY(g->o.ops->event_record(
         zb_coll_slot(g, rank, zb_coll_own(&m->started) - 1)->done, stream));
     m->has_ring = 0;

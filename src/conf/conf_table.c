@@ -63,6 +63,13 @@ static const struct zb_conf_choice p2p_choices[] = {
     {NULL, 0, NULL},
 };
 
+static const struct zb_conf_choice collectives_choices[] = {
+    {"auto", ZB_CONF_COLLECTIVES_AUTO, NULL},
+    {"nccl", ZB_CONF_COLLECTIVES_NCCL, NULL},
+    {"copy", ZB_CONF_COLLECTIVES_COPY, NULL},
+    {NULL, 0, NULL},
+};
+
 static const struct zb_conf_choice costs_choices[] = {
     {"model", ZB_CONF_COSTS_MODEL, NULL},
     {"measured", ZB_CONF_COSTS_MEASURED, NULL},
@@ -219,6 +226,11 @@ static const struct zb_conf_opt table[] = {
              "memory, or through the host's; NCCL, where every device has a GPU "
              "to itself; auto: what a test at the start finds, and where memory "
              "is shared nothing."},
+    {ROW(parallel, collectives, ENUM, "auto"), .choices = collectives_choices,
+     .help = "What carries sums and gatherings of tensor, sequence and data "
+             "parallelism: kernels that read the memory of other GPUs; NCCL, "
+             "where every device has a GPU to itself; auto: NCCL with p2p = "
+             "nccl. Results are the same, bit for bit."},
     {ROW(parallel, overlap_communication, BOOL, "true"),
      .help = "Reduce gradients while the step goes on (data parallel)."},
     {ROW(parallel, overlap_allgather, BOOL, "true"),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The largest source that passes of a stage give to the groups of an axis:
- * found by emitting every pass once, at addresses that nobody looks at. */
+ * The largest source that passes of a stage give to the groups of an axis, and
+ * the room that these need over links: found by emitting every pass once, at
+ * addresses that nobody looks at. */
 #include "config.h"
 #include "run/run_int.h"
 
@@ -12,14 +13,24 @@
 
 struct room {
     const struct zb_run_plan *p;
-    size_t bytes[2]; /* by enum zb_axis */
+    struct zb_coll_room most;
 };
 
-static void note(struct room *r, enum zb_axis axis, size_t bytes)
+static void raise_to(size_t *most, size_t bytes)
 {
-    size_t *most = &r->bytes[axis == ZB_AXIS_SP];
-
     *most = bytes > *most ? bytes : *most;
+}
+
+static void note(struct room *r, enum zb_axis axis, size_t src_bytes,
+                 size_t room_bytes)
+{
+    raise_to(axis == ZB_AXIS_SP ? &r->most.sp : &r->most.tp, src_bytes);
+    raise_to(&r->most.room, room_bytes);
+}
+
+static int size_of(const struct room *r, enum zb_axis axis)
+{
+    return axis == ZB_AXIS_TP ? r->p->n_tp : r->p->n_sp;
 }
 
 static enum zb_status no_launch(struct zb_stream *stream,
@@ -44,10 +55,10 @@ static enum zb_status note_run(void *arg, enum zb_axis axis,
                                const struct zb_coll *c)
 {
     struct room *r = arg;
+    int n = size_of(r, axis);
 
     (void)stream;
-    note(r, axis,
-         zb_coll_src_bytes(c, axis == ZB_AXIS_TP ? r->p->n_tp : r->p->n_sp));
+    note(r, axis, zb_coll_src_bytes(c, n), zb_coll_room_bytes(c, n));
     return ZB_OK;
 }
 
@@ -58,7 +69,7 @@ static enum zb_status note_ring(void *arg, enum zb_axis axis,
     (void)stream;
     (void)src;
     (void)label;
-    note(arg, axis, bytes);
+    note(arg, axis, bytes, zb_ring_room_bytes(bytes, size_of(arg, axis)));
     return ZB_OK;
 }
 
@@ -100,20 +111,50 @@ static enum zb_status emit(const struct zb_chunk *c, struct zb_chunk_run *run)
     return zb_chunk_backward_weight(c, run);
 }
 
-/* Gradients of parameters of which ranks of tp have copies. */
-static void note_copies(struct room *r, int stage)
+/* n gradients of which ranks of tp have so many copies. */
+static void note_sum(struct room *r, int64_t n, int n_copies)
 {
-    const struct zb_buckets *b = &r->p->layout[stage].buckets;
+    const struct zb_coll c = {.kind = ZB_COLL_ALL_REDUCE,
+                              .dtype = ZB_DTYPE_REAL,
+                              .outer = 1,
+                              .inner = n};
 
-    for (int i = 0; r->p->n_tp > 1 && i < b->n; i++) {
-        if (b->bucket[i].n_sum != 1) {
-            note(r, ZB_AXIS_TP, (size_t)b->bucket[i].n * sizeof(zb_real));
+    if (n_copies > 1) {
+        note(r, ZB_AXIS_TP, zb_coll_src_bytes(&c, n_copies),
+             zb_coll_room_bytes(&c, n_copies));
+    }
+}
+
+static void note_copies(struct room *r, const struct zb_bucket *b)
+{
+    struct zb_copies part[ZB_SPLIT_MAX];
+
+    note_sum(r, b->n, b->n_sum);
+    for (int i = 0; b->n_sum == ZB_SUM_PARTS && i < b->n_params; i++) {
+        int n = zb_graph_param_copies(r->p->g, b->param[i], part);
+
+        for (int k = 0; k < n; k++) {
+            note_sum(r, part[k].n, part[k].n_copies);
         }
     }
 }
 
+/* Parameters are gathered where they belong, without any. */
+static void note_reduction(struct room *r, const struct zb_bucket *b)
+{
+    const struct zb_coll c = {.kind = ZB_COLL_REDUCE_SCATTER,
+                              .dtype = ZB_DTYPE_REAL,
+                              .outer = 1,
+                              .inner = b->shard};
+
+    if (r->p->n_shards > 1) {
+        raise_to(&r->most.side_room, zb_coll_room_bytes(&c, r->p->n_shards));
+    }
+}
+
 enum zb_status zb_find_coll_room(const struct zb_run_plan *p, int stage,
-                                 size_t *tp_out, size_t *sp_out)
+                                 const struct zb_buckets *buckets,
+                                 struct zb_coll_room *room_out)
 {
     struct room r = {.p = p};
     size_t n = (size_t)(p->n_params + p->n_uses + p->n_data + p->n_consts);
@@ -146,8 +187,12 @@ enum zb_status zb_find_coll_room(const struct zb_run_plan *p, int stage,
     zb_free(grad);
     zb_free(at);
     ZB_TRY(st);
-    note_copies(&r, stage);
-    *tp_out = r.bytes[0];
-    *sp_out = r.bytes[1];
+    for (int i = 0; i < buckets->n; i++) {
+        if (buckets->bucket[i].owner == stage) {
+            note_copies(&r, &buckets->bucket[i]);
+            note_reduction(&r, &buckets->bucket[i]);
+        }
+    }
+    *room_out = r.most;
     return ZB_OK;
 }

@@ -19,8 +19,12 @@ void zb_session_join(struct zb_session *s)
  * links are cut first. */
 enum zb_status zb_session_end(struct zb_session *s)
 {
-    if (s->chan != NULL) {
-        zb_channels_abort(s->chan, s->plan->n_columns * zb_n_channels(s->plan));
+    int n_groups;
+    struct zb_coll_group *const *group = zb_groups_all(s, &n_groups);
+
+    if (zb_has_links(s->plan)) {
+        zb_links_abort(s->chan, s->plan->n_columns * zb_n_channels(s->plan),
+                       group, n_groups);
     }
     atomic_store(&s->has_cut_links, 1);
     zb_signal_bump(&s->cut);
@@ -31,18 +35,28 @@ enum zb_status zb_session_end(struct zb_session *s)
     return zb_fail(s->ab.st, "%s", s->ab.text);
 }
 
+static enum zb_status error_of_links(struct zb_session *s)
+{
+    const struct zb_run_plan *p = s->plan;
+    int n_groups;
+    struct zb_coll_group *const *group = zb_groups_all(s, &n_groups);
+
+    for (int c = 0; p->is_linked && c < p->n_columns * zb_n_channels(p); c++) {
+        ZB_TRY(zb_channel_link_error(s->chan[c]));
+    }
+    for (int i = 0; p->has_group_links && i < n_groups; i++) {
+        ZB_TRY(zb_coll_link_error(group[i]));
+    }
+    return ZB_OK;
+}
+
 /* A message that fails on its way is noticed by nobody else. */
 static void look_at_links(struct zb_session *s)
 {
-    const struct zb_run_plan *p = s->plan;
+    enum zb_status st = error_of_links(s);
 
-    for (int c = 0; p->is_linked && c < p->n_columns * zb_n_channels(p); c++) {
-        enum zb_status st = zb_channel_link_error(s->chan[c]);
-
-        if (st != ZB_OK) {
-            zb_abort_raise(&s->ab, st, zb_error_text());
-            return;
-        }
+    if (st != ZB_OK) {
+        zb_abort_raise(&s->ab, st, zb_error_text());
     }
 }
 

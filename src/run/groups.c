@@ -25,6 +25,9 @@ struct axis {
 struct zb_groups {
     struct axis axis[N_KINDS];
     int n_copy_sizes;
+    struct zb_coll_group **all; /* [n_all] of all axes */
+    int n_all;
+    size_t cap;
 };
 
 /* ---- who is where ---------------------------------------------------------- */
@@ -91,6 +94,7 @@ static enum zb_status make_group(struct zb_session *s, enum kind kind,
         .ops = s->be->ops,
         .n_members = a->size,
         .n_under_way = is_side ? max_buckets(p) : 1,
+        .linked = p->has_group_links ? s->be : NULL,
         .latency_ns = is_side ? llround(p->o.sim_link_latency_ns) : 0,
         .ns_per_byte = is_side ? p->o.sim_link_ns_per_byte : 0,
     };
@@ -102,7 +106,11 @@ static enum zb_status make_group(struct zb_session *s, enum kind kind,
         return ZB_ENOMEM;
     }
     o.name = a->name[i];
-    return zb_coll_group_new(&o, &s->ab, &a->group[i]);
+    ZB_TRY(zb_grow(&s->groups->all, (size_t)s->groups->n_all, &s->groups->cap,
+                   sizeof(struct zb_coll_group *)));
+    ZB_TRY(zb_coll_group_new(&o, &s->ab, &a->group[i]));
+    s->groups->all[s->groups->n_all++] = a->group[i];
+    return ZB_OK;
 }
 
 static enum zb_status make_axis(struct zb_session *s, enum kind kind, int size)
@@ -200,7 +208,17 @@ void zb_groups_free(struct zb_groups *g)
         zb_free(a->group);
         zb_free(a->name);
     }
+    if (g != NULL) {
+        zb_free(g->all);
+    }
     zb_free(g);
+}
+
+struct zb_coll_group *const *zb_groups_all(const struct zb_session *s,
+                                           int *n_out)
+{
+    *n_out = s->groups->n_all;
+    return s->groups->all;
 }
 
 /* ---- who reaches whom ---------------------------------------------------- */
@@ -220,7 +238,7 @@ static int are_together(const struct zb_session *s, enum kind kind, int a,
 
 enum zb_status zb_groups_need_peers(struct zb_session *s)
 {
-    for (int k = 0; k < N_KINDS; k++) {
+    for (int k = 0; !s->plan->has_group_links && k < N_KINDS; k++) {
         for (int a = 0; a < s->plan->n_devices; a++) {
             for (int b = 0; b < a; b++) {
                 if (are_together(s, (enum kind)k, a, b)) {
@@ -239,7 +257,7 @@ static int is_apart(const struct zb_worker *w, enum kind kind)
     const struct zb_session *s = w->s;
     int n = s->plan->n_devices;
 
-    for (int a = 0; a < n; a++) {
+    for (int a = 0; !s->plan->has_group_links && a < n; a++) {
         for (int b = 0; b < a && are_together(s, kind, a, w->device); b++) {
             if (are_together(s, kind, a, b) &&
                 zb_reach_of(&s->peers, a, b) == ZB_REACH_NONE) {
@@ -327,6 +345,63 @@ void zb_worker_leave_groups(struct zb_worker *w)
     leave(&w->reduce);
     leave(&w->sp_group);
     leave(&w->tp_group);
+}
+
+/* ---- links ------------------------------------------------------------------ */
+
+/* Side: groups whose work is on that stream. */
+static enum zb_status link_group(struct zb_worker *w, const struct zb_member *m,
+                                 int is_side, enum zb_group_step step)
+{
+    const struct zb_layout *l = &w->s->plan->layout[w->stage];
+    const struct zb_coll_linked with = {
+        .stream = is_side ? w->side : w->stream,
+        .ring = w->ring,
+        .room = w->arena + (is_side ? l->side_room : l->room),
+        .room_bytes = is_side ? l->room_bytes.side_room : l->room_bytes.room,
+    };
+    enum zb_status st;
+
+    if (m->group == NULL) {
+        return ZB_OK;
+    }
+    zb_wait_begin(w, zb_coll_group_name(m->group));
+    st = step == ZB_GROUP_OPEN ? zb_coll_open_link(m->group, m->rank, &with)
+         : step == ZB_GROUP_JOIN
+             ? zb_coll_join_link(m->group, m->rank)
+             : zb_coll_warm_up_link(m->group, m->rank);
+    zb_wait_end(w);
+    return st;
+}
+
+enum zb_status zb_worker_link_groups(struct zb_worker *w,
+                                     enum zb_group_step step)
+{
+    ZB_TRY(link_group(w, &w->tp_group, 0, step));
+    ZB_TRY(link_group(w, &w->sp_group, 0, step));
+    for (int i = 0; i < w->s->groups->n_copy_sizes; i++) {
+        ZB_TRY(link_group(w, &w->copies[i], 0, step));
+    }
+    ZB_TRY(link_group(w, &w->reduce, 1, step));
+    return link_group(w, &w->gather, 1, step);
+}
+
+static void end_group(const struct zb_member *m)
+{
+    if (m->group != NULL) {
+        zb_coll_close_link(m->group, m->rank);
+    }
+}
+
+void zb_worker_end_groups(struct zb_worker *w)
+{
+    end_group(&w->tp_group);
+    end_group(&w->sp_group);
+    for (int i = 0; w->copies != NULL && i < w->s->groups->n_copy_sizes; i++) {
+        end_group(&w->copies[i]);
+    }
+    end_group(&w->reduce);
+    end_group(&w->gather);
 }
 
 struct zb_member zb_worker_copies(const struct zb_worker *w, int n_sum)

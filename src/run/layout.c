@@ -17,6 +17,7 @@ const char *zb_region_str(enum zb_region r)
         [ZB_REGION_ACT] = "activations",
         [ZB_REGION_SCRATCH] = "scratch",
         [ZB_REGION_MSG] = "messages",
+        [ZB_REGION_ROOM] = "collectives",
         [ZB_REGION_BATCH] = "batch",
         [ZB_REGION_STREAM] = "streams",
         [ZB_REGION_MISC] = "sums",
@@ -352,6 +353,22 @@ static void lay_messages(struct cursor *c, const struct zb_run_plan *p,
     }
 }
 
+/* Groups of one stream receive in the same place. */
+static enum zb_status lay_rooms(struct cursor *c, const struct zb_run_plan *p,
+                                int stage)
+{
+    struct zb_layout *l = c->l;
+
+    begin(c, ZB_REGION_ROOM);
+    if (!p->has_group_links) {
+        return ZB_OK;
+    }
+    ZB_TRY(zb_find_coll_room(p, stage, &l->buckets, &l->room_bytes));
+    l->room = take(c, l->room_bytes.room);
+    l->side_room = take(c, l->room_bytes.side_room);
+    return ZB_OK;
+}
+
 static void lay_batch(struct cursor *c, const struct zb_run_plan *p)
 {
     begin(c, ZB_REGION_BATCH);
@@ -390,6 +407,7 @@ static enum zb_status lay_all(struct zb_layout *l, const struct zb_run_plan *p,
     if (with_schedule) {
         lay_messages(&c, p, stage);
     }
+    ZB_TRY(lay_rooms(&c, p, stage));
     lay_batch(&c, p);
     begin(&c, ZB_REGION_MISC);
     l->loss = take(&c, (size_t)p->o.n_micro * sizeof(double));

@@ -46,15 +46,16 @@ static int has_far_sharer(const struct zb_worker *w)
 enum zb_status zb_worker_plan_mirrors(struct zb_worker *w)
 {
     struct zb_apart apart = zb_worker_apart(w);
-    size_t tp, sp;
+    struct zb_coll_room room;
 
     w->mirror.has_far_sharer = has_far_sharer(w);
     plan_arena(w, apart.gather && w->s->plan->o.zero_stage > 0,
                apart.reduce || apart.copies || w->mirror.has_far_sharer);
     if (apart.tp || apart.sp) {
-        ZB_TRY(zb_find_coll_room(w->s->plan, w->stage, &tp, &sp));
-        w->mirror.tp_bytes = apart.tp ? zb_round_up(tp) : 0;
-        w->mirror.sp_bytes = apart.sp ? zb_round_up(sp) : 0;
+        ZB_TRY(zb_find_coll_room(w->s->plan, w->stage, &layout(w)->buckets,
+                                 &room));
+        w->mirror.tp_bytes = apart.tp ? zb_round_up(room.tp) : 0;
+        w->mirror.sp_bytes = apart.sp ? zb_round_up(room.sp) : 0;
     }
     return ZB_OK;
 }

@@ -187,6 +187,12 @@ static void describe_groups(struct zb_session *s, int has_said_why)
     for (int i = 0; i < s->plan->n_devices; i++) {
         has_mirrors |= zb_worker_mirror_bytes(&s->worker[i]) > 0;
     }
+    if (s->plan->has_group_links) {
+        append(s, "%scollectives over links (%s = nccl)",
+               s->messages_text[0] ? "; " : "",
+               s->plan->o.collectives == ZB_COLLECTIVES_AUTO ? "p2p"
+                                                             : "collectives");
+    }
     if (!has_mirrors) {
         return;
     }

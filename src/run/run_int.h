@@ -48,6 +48,7 @@ enum zb_region {
     ZB_REGION_ACT,     /* FB, FW and BW blocks of microbatches in flight */
     ZB_REGION_SCRATCH, /* within one pass */
     ZB_REGION_MSG,     /* channel buffers given by this stage */
+    ZB_REGION_ROOM,    /* what others send in collectives over links */
     ZB_REGION_BATCH,   /* fields of the microbatches */
     ZB_REGION_STREAM,  /* what launches need of their streams */
     ZB_REGION_MISC,    /* loss sums, squared norms */
@@ -119,6 +120,14 @@ void zb_shard_range(int64_t n, int64_t align, int n_shards, int shard,
 int64_t zb_bucket_part(const struct zb_run_plan *p, const struct zb_bucket *b,
                        int i, int64_t begin, int64_t end, int64_t *first_out);
 
+/* Bytes that collectives of a stage have to do with: the largest source that is
+ * given to the groups of tp and of sp; room over links, for those of the compute
+ * stream and of the side stream. */
+struct zb_coll_room {
+    size_t tp, sp;
+    size_t room, side_room;
+};
+
 /* ---- layout of a device ---------------------------------------------------- */
 
 /* Offsets from the start of the device's one allocation. Blocks are indexed
@@ -141,6 +150,9 @@ struct zb_layout {
     size_t sumsq;     /* doubles [zb_most_norms()] */
     size_t *msg;      /* [2 * n_boundaries]: this stage's part of a pool */
     int *msg_first, *msg_n; /* which buffers of the pool are its */
+    /* Where collectives over links of the two streams receive. */
+    size_t room, side_room;
+    struct zb_coll_room room_bytes;
 };
 
 /* ---- the plan: everything decided before the workers start --------------- */
@@ -190,6 +202,7 @@ struct zb_run_plan {
     size_t compute_bytes, side_bytes;
     int is_copied; /* messages end in the receiver's memory: by copies, */
     int is_linked; /* or over links */
+    int has_group_links; /* collectives are over links */
     int *n_send_bufs, *n_recv_bufs; /* [n_channels] given by each side */
     struct zb_part **part; /* [n_channels][n_parts]: what messages consist of */
     int *n_parts;
@@ -204,6 +217,9 @@ struct zb_run_plan {
 /* Whether a run with these options has messages in the receiver's memory, and
  * buffers of the sender's beside. */
 int zb_copies_messages(const struct zb_session_opts *o);
+
+/* 1: there are links of any kind. */
+int zb_has_links(const struct zb_run_plan *p);
 
 /* Touches no device. */
 enum zb_status zb_run_plan_new(const struct zb_model *model,
@@ -411,6 +427,7 @@ struct zb_worker {
     struct zb_device *dev;
     struct zb_stream *stream;
     struct zb_stream *side; /* reduces gradients, gathers parameters */
+    struct zb_stream *ring; /* passes blocks round, over links; or NULL */
     /* Read by the streams of stages that share parameters. */
     struct zb_event *grads_done, *sums_done, *opt_done;
     struct zb_event *to_side, *from_side; /* order the two streams */
@@ -590,6 +607,15 @@ enum zb_status zb_groups_new(struct zb_session *s) ZB_CHECKED;
 void zb_groups_free(struct zb_groups *g);
 enum zb_status zb_worker_join_groups(struct zb_worker *w) ZB_CHECKED;
 void zb_worker_leave_groups(struct zb_worker *w);
+/* Groups with links: the step `fn` of all of a worker's, in the order that all
+ * share; and their end, before streams are freed. */
+enum zb_group_step { ZB_GROUP_OPEN, ZB_GROUP_JOIN, ZB_GROUP_WARM_UP };
+enum zb_status zb_worker_link_groups(struct zb_worker *w,
+                                     enum zb_group_step step) ZB_CHECKED;
+void zb_worker_end_groups(struct zb_worker *w);
+/* All groups of all devices; *n_out of them. */
+struct zb_coll_group *const *zb_groups_all(const struct zb_session *s,
+                                           int *n_out);
 /* The group that adds the gradients of `n_sum` copies. */
 struct zb_member zb_worker_copies(const struct zb_worker *w, int n_sum);
 /* peers_session.c: find out how devices reach each other, and decide how
@@ -627,9 +653,10 @@ enum zb_status zb_worker_show_grads(struct zb_worker *w,
 const zb_real *zb_seen_grad(const struct zb_worker *w,
                             const struct zb_worker *holder,
                             const zb_real *grad);
-/* coll_room.c: bytes of the largest source of the groups of a stage. */
+/* coll_room.c: with the cut there is, and the stage's buckets. */
 enum zb_status zb_find_coll_room(const struct zb_run_plan *p, int stage,
-                                 size_t *tp_out, size_t *sp_out) ZB_CHECKED;
+                                 const struct zb_buckets *buckets,
+                                 struct zb_coll_room *room_out) ZB_CHECKED;
 
 /* How passes reach the groups; the argument is the worker. */
 extern const struct zb_coll_ops zb_worker_coll_ops;

@@ -196,43 +196,78 @@ static enum zb_status check_opts(const struct zb_session_opts *o)
     return ZB_OK;
 }
 
-/* Of devices of one GPU, in one process, NCCL takes no messages. */
-static enum zb_status check_not_shared(const struct zb_session_opts *o, int n)
+static int n_devices(const struct zb_model *model,
+                     const struct zb_session_opts *o)
+{
+    const struct zb_parallel *par = zb_graph_parallel(zb_model_graph(model));
+
+    return o->n_stages * o->n_dp * par->sp * par->tp;
+}
+
+/* Two devices of one GPU, in one process, between which NCCL sends nothing. */
+static int share_a_gpu(const struct zb_session_opts *o, int n, int *a_out,
+                       int *b_out)
 {
     for (int i = 0; o->gpus != NULL && i < n; i++) {
         for (int k = 0; k < i; k++) {
             if (o->gpus[k] == o->gpus[i]) {
-                return zb_fail(ZB_ECONFIG,
-                               "p2p = nccl: devices %d and %d share GPU %d, "
-                               "between which NCCL sends nothing; p2p = copy "
-                               "does",
-                               k, i, o->gpus[i]);
+                *a_out = k;
+                *b_out = i;
+                return 1;
             }
         }
     }
-    return ZB_OK;
+    return 0;
 }
 
-/* Whether there are the links that were asked for. */
-static enum zb_status check_links(const struct zb_model *model,
-                                  const struct zb_session_opts *o)
+/* Whether there are the links that `key` asks for, among n devices. */
+static enum zb_status check_nccl(const struct zb_session_opts *o, int n,
+                                 const char *key, const char *what)
 {
-    const struct zb_parallel *par = zb_graph_parallel(zb_model_graph(model));
     const struct zb_backend_ops *ops;
+    int a, b;
 
-    if (o->p2p != ZB_P2P_NCCL) {
-        return ZB_OK;
-    }
     ZB_TRY(zb_backend_find(o->backend, &ops));
     if (ops->links == NULL) {
         return zb_fail(ZB_EUNSUPPORTED,
-                       "p2p = nccl: the %s backend of this zbrun has no "
-                       "messages by NCCL; p2p may be auto or copy",
-                       ops->name);
+                       "%s = nccl: the %s backend of this zbrun has no %s by "
+                       "NCCL; %s may be auto or copy",
+                       key, ops->name, what, key);
     }
-    return o->n_stages > 1
-               ? check_not_shared(o, o->n_stages * o->n_dp * par->sp * par->tp)
+    return share_a_gpu(o, n, &a, &b)
+               ? zb_fail(ZB_ECONFIG,
+                         "%s = nccl: devices %d and %d share GPU %d, between "
+                         "which NCCL sends nothing; %s = copy does",
+                         key, a, b, o->gpus[b], key)
                : ZB_OK;
+}
+
+static enum zb_status check_links(const struct zb_model *model,
+                                  const struct zb_session_opts *o)
+{
+    int n = n_devices(model, o);
+
+    if (o->p2p == ZB_P2P_NCCL) {
+        ZB_TRY(check_nccl(o, o->n_stages > 1 ? n : 0, "p2p", "messages"));
+    }
+    return o->collectives == ZB_COLLECTIVES_NCCL
+               ? check_nccl(o, n > o->n_stages ? n : 0, "collectives",
+                            "collectives")
+               : ZB_OK;
+}
+
+static int links_groups(const struct zb_session_opts *o, int n)
+{
+    int a, b;
+
+    return o->collectives == ZB_COLLECTIVES_NCCL ||
+           (o->collectives == ZB_COLLECTIVES_AUTO && o->p2p == ZB_P2P_NCCL &&
+            !share_a_gpu(o, n, &a, &b));
+}
+
+int zb_has_links(const struct zb_run_plan *p)
+{
+    return p->is_linked || p->has_group_links;
 }
 
 static enum zb_status alloc_arrays(struct zb_run_plan *p)
@@ -410,6 +445,7 @@ enum zb_status zb_run_plan_make(const struct zb_model *model,
     p->n_devices = p->n_stages * p->n_columns;
     p->is_copied = zb_copies_messages(o);
     p->is_linked = o->p2p == ZB_P2P_NCCL;
+    p->has_group_links = p->n_columns > 1 && links_groups(o, p->n_devices);
     p->max = largest_micro(p->g, o);
     p->share = share;
     p->costs = *costs;

@@ -180,8 +180,7 @@ static enum zb_status on_links(struct zb_worker *w, link_fn fn)
 {
     const struct zb_run_plan *p = w->s->plan;
 
-    ZB_TRY(zb_group_meet(w->s->group));
-    for (int ch = 0; ch < zb_n_channels(p); ch++) {
+    for (int ch = 0; p->is_linked && ch < zb_n_channels(p); ch++) {
         enum zb_status st = ZB_OK;
 
         zb_wait_begin(w, zb_channel_name(w->chan[ch]));
@@ -201,13 +200,28 @@ static enum zb_status on_links(struct zb_worker *w, link_fn fn)
  * allocated while one is under way: so all this is done before any step. */
 static enum zb_status connect_links(struct zb_worker *w)
 {
-    static const link_fn steps[] = {zb_channel_open_link, zb_channel_join_link,
-                                    zb_channel_warm_up_link};
+    static const struct {
+        link_fn channel;
+        enum zb_group_step group;
+    } steps[] = {{zb_channel_open_link, ZB_GROUP_OPEN},
+                 {zb_channel_join_link, ZB_GROUP_JOIN},
+                 {zb_channel_warm_up_link, ZB_GROUP_WARM_UP}};
 
-    for (size_t i = 0; w->s->plan->is_linked && i < ZB_COUNT_OF(steps); i++) {
-        ZB_TRY(on_links(w, steps[i]));
+    for (size_t i = 0; zb_has_links(w->s->plan) && i < ZB_COUNT_OF(steps);
+         i++) {
+        ZB_TRY(zb_group_meet(w->s->group));
+        ZB_TRY(on_links(w, steps[i].channel));
+        if (w->s->plan->has_group_links) {
+            ZB_TRY(zb_worker_link_groups(w, steps[i].group));
+        }
     }
     return ZB_OK;
+}
+
+/* Blocks go round on a stream of their own. */
+static int passes_blocks(const struct zb_run_plan *p)
+{
+    return p->has_group_links && p->n_sp > 1 && p->par.mode == ZB_SEQ_RING;
 }
 
 static void begin_lap(struct zb_worker *w)
@@ -232,6 +246,9 @@ static enum zb_status setup(struct zb_worker *w)
     ZB_TRY(w->ops->device_open(w->s->be, w->device, &w->dev));
     ZB_TRY(w->ops->stream_new(w->dev, "compute", &w->stream));
     ZB_TRY(w->ops->stream_new(w->dev, "side", &w->side));
+    if (passes_blocks(w->s->plan)) {
+        ZB_TRY(w->ops->stream_new(w->dev, "ring", &w->ring));
+    }
     ZB_TRY(w->ops->event_new(w->dev, &w->to_side));
     ZB_TRY(w->ops->event_new(w->dev, &w->from_side));
     ZB_TRY(w->ops->event_new(w->dev, &w->grads_done));
@@ -336,7 +353,7 @@ static void await_cut(struct zb_worker *w)
 {
     struct zb_session *s = w->s;
 
-    if (!s->plan->is_linked || !zb_abort_is_raised(&s->ab)) {
+    if (!zb_has_links(s->plan) || !zb_abort_is_raised(&s->ab)) {
         return;
     }
     for (enum zb_status st = ZB_OK; st == ZB_OK;) {
@@ -356,6 +373,10 @@ static void leave(struct zb_worker *w)
 
     await_cut(w);
     end_copies(w);
+    zb_worker_end_groups(w);
+    if (w->ring != NULL) {
+        w->ops->stream_free(w->ring);
+    }
     if (w->side != NULL) {
         w->ops->stream_free(w->side);
     }

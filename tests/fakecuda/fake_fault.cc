@@ -28,12 +28,12 @@ bool hits(enum fake_fault kind, const std::string &name)
     return true;
 }
 
-bool hold_back(CUstream_st *s, const std::string &name,
-               std::function<void()> &&later)
+static bool hold(enum fake_fault kind, CUstream_st *s, const std::string &name,
+                 std::function<void()> &&later)
 {
     fault &f = the().asked;
 
-    if (!is_meant(FAKE_SWAP, name) || ++f.n_seen != f.at) {
+    if (!is_meant(kind, name) || ++f.n_seen != f.at) {
         return false;
     }
     f.held = std::move(later);
@@ -42,16 +42,52 @@ bool hold_back(CUstream_st *s, const std::string &name,
     return true;
 }
 
+bool hold_back(CUstream_st *s, const std::string &name,
+               std::function<void()> &&later)
+{
+    return hold(FAKE_SWAP, s, name, std::move(later));
+}
+
+bool hold_exchange(CUstream_st *s, const std::string &name,
+                   std::function<void()> &&later)
+{
+    return hold(FAKE_SWAP_EXCHANGE, s, name, std::move(later));
+}
+
+static void do_held()
+{
+    std::function<void()> later = std::move(the().asked.held);
+
+    the().asked.held = nullptr;
+    later();
+}
+
 void let_go(CUstream_st *s)
 {
-    fault &f = the().asked;
+    const fault &f = the().asked;
 
-    if (f.held && f.stream == s) {
-        std::function<void()> later = std::move(f.held);
-
-        f.held = nullptr;
+    if (f.held && f.kind == FAKE_SWAP && f.stream == s) {
         the().has_failed = true;
-        later();
+        do_held();
+    }
+}
+
+void let_exchange_go(int gpu)
+{
+    const fault &f = the().asked;
+
+    if (f.held && f.kind == FAKE_SWAP_EXCHANGE && f.stream->gpu == gpu) {
+        the().has_failed = true;
+        do_held();
+    }
+}
+
+void let_go_before_wait()
+{
+    const fault &f = the().asked;
+
+    if (f.held && f.stream->owner == me().id) {
+        do_held();
     }
 }
 

@@ -194,7 +194,8 @@ struct fault {
     enum fake_fault kind = FAKE_NO_FAULT;
     std::string in_name, what;
     uint64_t at = 0, n_seen = 0;
-    /* An operation of a stream that waits for the next one. */
+    /* An operation of a stream that waits for the next one, or for the GPU's
+     * next exchange. */
     std::function<void()> held;
     CUstream_st *stream = nullptr;
 };
@@ -213,6 +214,13 @@ bool hold_back(CUstream_st *s, const std::string &name,
                std::function<void()> &&later);
 /* ... and one was enqueued. */
 void let_go(CUstream_st *s);
+/* The same of exchanges: by the GPU's streams. */
+bool hold_exchange(CUstream_st *s, const std::string &name,
+                   std::function<void()> &&later);
+void let_exchange_go(int gpu);
+/* The thread is about to wait: nothing of its streams waits for more, so that
+ * there is no fault. */
+void let_go_before_wait();
 void trace(const touch &me, const range &r, const clock_of &before);
 
 } // namespace fake
@@ -222,6 +230,7 @@ struct CUstream_st {
     uint64_t owner = 0; /* thread */
     bool is_live = true;
     std::string name, node;
+    const std::string *exchange = nullptr; /* what messages are part of */
     fake::clock_of clock, earlier; /* that before the last operation */
     uint64_t tick = 0;
     const std::string *last = nullptr; /* operation */
@@ -311,6 +320,7 @@ class transfer
     bool has_met = false, is_over = false;
     int gpu[2] = {-1, -1};
     size_t size[2] = {};
+    const std::string *exchange[2] = {}; /* interned; NULL: none */
     touch who[2];
     clock_of sent; /* what the send comes after, and itself */
     CUstream_st *taker = nullptr;
@@ -328,6 +338,7 @@ struct message {
     int side = SENDS;
     CUstream_st *stream = nullptr;
     uintptr_t at = 0;
+    const std::string *exchange = nullptr;
 };
 
 /* Launch messages that a group asked for, in the order of the GPU. */

@@ -35,6 +35,7 @@ struct request {
         uintptr_t at;
         size_t bytes;
         CUstream_st *stream;
+        const std::string *exchange;
     };
     std::vector<item> items;
     bool is_launched = false;
@@ -158,6 +159,7 @@ static message make_message(const request::item &i)
     m.side = i.side;
     m.stream = i.stream;
     m.at = i.at;
+    m.exchange = i.exchange;
     m.with->size[i.side] = i.bytes;
     forget_arrived(i.comm);
     i.comm->messages.emplace_back(m.with, i.side);
@@ -165,15 +167,38 @@ static message make_message(const request::item &i)
     return m;
 }
 
-static void launch(request &r)
+static void launch_now(const std::shared_ptr<request> &r)
 {
     std::vector<message> all;
 
-    r.is_launched = true;
-    for (const request::item &i : r.items) {
-        all.push_back(make_message(i));
+    for (const request::item &i : r->items) {
+        if (i.comm->is_live) {
+            all.push_back(make_message(i));
+        }
     }
     launch_messages(all);
+}
+
+/* An exchange may have a fault; messages between two are launched as they
+ * come. */
+static void launch(const std::shared_ptr<request> &r)
+{
+    const request::item &first = r->items.front();
+    std::string name =
+        first.exchange != nullptr ? "exchange " + *first.exchange : "";
+
+    r->is_launched = true;
+    if (first.exchange == nullptr) {
+        launch_now(r);
+        return;
+    }
+    if (hold_back(first.stream, name, [r] { launch_now(r); }) ||
+        hold_exchange(first.stream, name, [r] { launch_now(r); })) {
+        return;
+    }
+    launch_now(r);
+    let_go(first.stream);
+    let_exchange_go(first.stream->gpu);
 }
 
 /* Go on with what was asked for, as far as it goes. */
@@ -191,7 +216,7 @@ static void advance(ncclComm *c)
         return;
     }
     if (!c->asked->is_launched) {
-        launch(*c->asked);
+        launch(c->asked);
     }
     c->asked.reset();
 }
@@ -213,7 +238,9 @@ static ncclResult_t ask(const char *name, ncclComm *comm, int peer, int side,
     call c(name);
     ncclComm *it = use_idle(comm, c.name);
     CUstream_st *s = use_stream(stream, c.name);
-    request::item item = {it, peer, side, (uintptr_t)at, bytes, s};
+    request::item item = {it,    peer, side,
+                          (uintptr_t)at, bytes, s,
+                          s != nullptr ? s->exchange : nullptr};
     std::shared_ptr<request> r = group;
 
     if (c.fault != cudaSuccess) {

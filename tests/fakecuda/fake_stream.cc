@@ -317,6 +317,18 @@ void fake_cuda_name_node(cudaStream_t stream, const char *node)
     set_name(stream, "fake_cuda_name_node", &CUstream_st::node, node);
 }
 
+void fake_cuda_name_exchange(cudaStream_t stream, const char *label,
+                             uint64_t number)
+{
+    std::unique_lock<std::mutex> lock(the().mu);
+    CUstream_st *s = use_stream(stream, "fake_cuda_name_exchange");
+
+    if (s != nullptr) {
+        s->exchange = intern(std::string(label) + ", exchange " +
+                             std::to_string(number));
+    }
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     call c("cudaStreamSynchronize");
@@ -326,6 +338,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     if (s == nullptr || c.fault != cudaSuccess || refuses_capture(s, c.name)) {
         return c.end(cudaErrorInvalidResourceHandle);
     }
+    let_go_before_wait();
     m = push_mark(s);
     c.lock.unlock();
     m->wait();
@@ -474,6 +487,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     if (e == nullptr || c.fault != cudaSuccess) {
         return c.end(cudaErrorInvalidResourceHandle);
     }
+    let_go_before_wait();
     m = e->last;
     if (m != nullptr) {
         c.lock.unlock();

@@ -167,8 +167,12 @@ static void note_under_way(const std::shared_ptr<transfer> &t)
 
 static const char *const verbs[] = {"send", "receive"};
 
-static void check_sizes(const transfer &t)
+static void check_pair(const transfer &t)
 {
+    if (t.exchange[SENDS] != t.exchange[TAKES]) {
+        report("nccl: %s meets %s", t.who[SENDS].what->c_str(),
+               t.who[TAKES].what->c_str());
+    }
     if (t.size[SENDS] != t.size[TAKES]) {
         report("nccl: %s of %zu bytes meets %s of %zu bytes",
                t.who[SENDS].what->c_str(), t.size[SENDS],
@@ -198,7 +202,10 @@ static char *begin_message(const message &m, work &w)
             order_after_send(t);
         }
     }
-    t.who[m.side] = begin_work(s, verbs[m.side]);
+    t.exchange[m.side] = m.exchange;
+    t.who[m.side] = begin_work(
+        s, m.exchange != nullptr ? *m.exchange + ": " + verbs[m.side]
+                                 : verbs[m.side]);
     t.is_posted[m.side] = true;
     ok = access_device(s, t.who[m.side], r, false);
     w.what = t.who[m.side].what;
@@ -206,7 +213,7 @@ static char *begin_message(const message &m, work &w)
         t.sent = s->clock;
     }
     if (t.is_posted[1 - m.side]) {
-        check_sizes(t);
+        check_pair(t);
         order_after_send(t);
     }
     return ok ? bytes_at(w, m.at) : nullptr;

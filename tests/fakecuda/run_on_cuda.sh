@@ -3,9 +3,9 @@
 # The tests of kernels and of the runtime once more, on the cuda backend over
 # emulated GPUs: what no event orders, and every other misuse of CUDA, fails
 # them. A program's messages go one way (copied, through the host, over NCCL with
-# a GPU for each device), which the next seed of delays changes. Of the runtime's, a
-# seed has every third case; ZBT_SEED is the seed (1). With ZBT_LONG there are 20
-# with all cases, and the long programs too.
+# a GPU for each device, as collectives then do), which the next seed of delays
+# changes. Of the runtime's, a seed has every third case; ZBT_SEED is the seed (1).
+# With ZBT_LONG there are 20 with all cases, and the long programs too.
 set -eu
 dir=${builddir:-.}/tests/fakecuda
 kernels="ops_ew ops_rows ops16 ops_golden attention gemm gemm16 backend"
@@ -62,6 +62,7 @@ for seed in $seeds; do
     for program in $kernels; do
         run "$program" ZB_TEST_GPUS=4
     done
+    run coll FAKE_CUDA_GPUS=32 ZB_TEST_P2P=nccl ZBT_ONLY=drawn_collectives_give
     each "auto nccl copy host" $runs
     each "auto copy host" $sharing
     [ -z "$precision" ] ||

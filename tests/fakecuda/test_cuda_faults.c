@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * Whole training runs with a fault in them, and that the emulated CUDA reports
- * it: waits dropped, events recorded too early, messages and collectives
- * swapped, memory freed too early, device memory read by the host. A fault may
- * stay silent only where all accesses of the run, compared pair by pair, turn
- * out to be ordered without it. */
+ * it: waits dropped, events recorded too early, messages, collectives and
+ * exchanges of NCCL swapped, memory freed too early, device memory read by the
+ * host. A fault may stay silent only where all accesses of the run, compared
+ * pair by pair, turn out to be ordered without it. */
 #include "config.h"
 
 #include <stdio.h>
@@ -30,8 +30,11 @@ static const struct ru_grid sp = {1, 1, 2, 1, ZB_SEQ_RING};
 static const char *const kind_names[] = {
     [FAKE_DROP_WAIT] = "wait",      [FAKE_EARLY_RECORD] = "record",
     [FAKE_SWAP] = "swap",           [FAKE_FREE] = "free",
-    [FAKE_HOST_READ] = "host read",
+    [FAKE_HOST_READ] = "host read", [FAKE_SWAP_EXCHANGE] = "swap of exchanges",
 };
+
+/* Over NCCL, or reading the others' memory. */
+static enum zb_collectives collectives = ZB_COLLECTIVES_COPY;
 
 /* Steps of a session; without an error of the run or with one. */
 static enum zb_status train(const struct ru_grid *g)
@@ -48,6 +51,8 @@ static enum zb_status train(const struct ru_grid *g)
     o.backend = "cuda";
     o.gpus = gpus;
     o.p2p = ZB_P2P_COPY;
+    o.collectives = collectives;
+    o.watchdog_s = 2; /* swapped exchanges may wait for each other */
     ru_batch_init(&b, N_ROWS, RU_SEQ, 1);
     st = zb_session_new(m, &o, &s);
     for (int i = 0; i < N_STEPS && st == ZB_OK; i++) {
@@ -162,6 +167,30 @@ static void reordered_collectives_are_reported(void)
     try_faults(&tp, FAKE_SWAP, "reduce", 8, 60);
 }
 
+static void exchanges_out_of_order_are_reported(void)
+{
+    collectives = ZB_COLLECTIVES_NCCL;
+    /* With the exchange of the same group that comes next, or of another. */
+    try_faults(&tp, FAKE_SWAP_EXCHANGE, "exchange", 8, 100);
+    try_faults(&dp, FAKE_SWAP_EXCHANGE, "exchange gradients", 6, 100);
+    try_faults(&dp, FAKE_SWAP_EXCHANGE, "exchange parameters", 4, 100);
+    try_faults(&sp, FAKE_SWAP_EXCHANGE, "exchange", 6, 100);
+    /* With the sum of what is exchanged, where there is one. */
+    try_faults(&dp, FAKE_SWAP, "exchange gradients", 4, 100);
+    try_faults(&tp, FAKE_SWAP, "exchange", 6, 50);
+    collectives = ZB_COLLECTIVES_COPY;
+}
+
+static void exchange_without_its_events_is_reported(void)
+{
+    collectives = ZB_COLLECTIVES_NCCL;
+    try_faults(&dp, FAKE_DROP_WAIT, "side", 6, 0);
+    try_faults(&dp, FAKE_EARLY_RECORD, "gradients", 6, 0);
+    try_faults(&sp, FAKE_DROP_WAIT, "ring", 6, 0);
+    try_faults(&sp, FAKE_EARLY_RECORD, "exchange", 6, 0);
+    collectives = ZB_COLLECTIVES_COPY;
+}
+
 static void every_early_free_is_reported(void)
 {
     try_faults(&pp, FAKE_FREE, NULL, 3, 100);
@@ -226,6 +255,8 @@ int main(void)
         ZBT_CASE(every_early_record_that_counts_is_reported),
         ZBT_CASE(swapped_messages_are_reported),
         ZBT_CASE(reordered_collectives_are_reported),
+        ZBT_CASE(exchanges_out_of_order_are_reported),
+        ZBT_CASE(exchange_without_its_events_is_reported),
         ZBT_CASE(every_early_free_is_reported),
         ZBT_CASE(host_read_of_device_memory_is_reported),
     };

@@ -41,6 +41,15 @@ static const struct ru_grid linked_grids[] = {
     {2, 2, 1, 2, ZB_SEQ_WHOLE},
 };
 
+/* The same for collectives. */
+static const struct ru_grid exchanging_grids[] = {
+    {1, 2, 1, 1, ZB_SEQ_WHOLE},      {1, 2, 1, 1, ZB_SEQ_SPLIT_GATHER},
+    {1, 1, 2, 1, ZB_SEQ_ALL_TO_ALL}, {1, 1, 2, 1, ZB_SEQ_RING},
+    {1, 1, 4, 1, ZB_SEQ_RING},       {1, 1, 1, 2, ZB_SEQ_WHOLE},
+    {1, 4, 1, 1, ZB_SEQ_WHOLE},      {2, 1, 1, 2, ZB_SEQ_WHOLE},
+    {2, 2, 1, 2, ZB_SEQ_WHOLE},      {1, 2, 2, 2, ZB_SEQ_RING},
+};
+
 static int no_reports(const char *what)
 {
     int n = fake_cuda_n_reports();
@@ -59,7 +68,18 @@ static struct zb_session_opts opts_of(const struct ru_grid *g,
     o.backend = backend;
     o.p2p = p2p;
     o.gpus = p2p == ZB_P2P_NCCL ? NULL : gpus;
+    o.collectives = ZB_COLLECTIVES_COPY;
     o.optim.eps = 1e-4;
+    return o;
+}
+
+static struct zb_session_opts exchanging_opts(const struct ru_grid *g,
+                                              enum zb_p2p p2p)
+{
+    struct zb_session_opts o = opts_of(g, "cuda", p2p);
+
+    o.gpus = NULL;
+    o.collectives = ZB_COLLECTIVES_NCCL;
     return o;
 }
 
@@ -148,6 +168,49 @@ static void messages_over_links_train_as_the_cpu(void)
         n = (int)fake_cuda_count("message") / 2 - n_links;
         CU_ASSERT(n > 0 && n % (N_STEPS * N_ROWS / 2 / g->dp) == 0);
         CU_ASSERT_EQUAL(fake_cuda_live(), 0);
+    }
+}
+
+/* Losses of steps, bit by bit those of collectives that read the others' memory:
+ * each loss depends on all sums and gatherings of the steps before. */
+static void check_exchanges(const struct ru_grid *g, int zero_stage)
+{
+    struct zb_model *m = model_for(g);
+    struct zb_session_opts on_cpu = opts_of(g, "cpu", ZB_P2P_AUTO);
+    struct zb_session_opts reading = opts_of(g, "cuda", ZB_P2P_AUTO);
+    struct zb_session_opts sending = exchanging_opts(g, ZB_P2P_COPY);
+    double want[N_STEPS], read[N_STEPS], loss[N_STEPS];
+    int n_seeds = zbt_is_long() ? 100 : 2;
+
+    reading.gpus = NULL;
+    on_cpu.zero_stage = reading.zero_stage = sending.zero_stage = zero_stage;
+    train(m, &on_cpu, want);
+    fake_cuda_reset(N_LINKED_GPUS, 1, 0);
+    train(m, &reading, read);
+    CU_ASSERT_EQUAL(fake_cuda_count("message"), 0);
+    for (int seed = 1; seed <= n_seeds; seed++) {
+        /* With messages over links, too, every other time. */
+        sending.p2p = seed % 2 ? ZB_P2P_NCCL : ZB_P2P_COPY;
+        fake_cuda_reset(N_LINKED_GPUS, (uint64_t)seed, DELAY_US);
+        train(m, &sending, loss);
+        check_losses(g, (uint64_t)seed, want, loss);
+        CU_ASSERT(memcmp(loss, read, sizeof(loss)) == 0);
+        CU_ASSERT(fake_cuda_count("message") > 0);
+        CU_ASSERT_EQUAL(fake_cuda_live(), 0);
+        CU_ASSERT_FATAL(no_reports("collectives over links"));
+    }
+    zb_model_free(m);
+}
+
+static void collectives_over_links_give_the_same_bits(void)
+{
+    for (size_t i = 0; i < ZB_COUNT_OF(exchanging_grids); i++) {
+        const struct ru_grid *g = &exchanging_grids[i];
+
+        check_exchanges(g, 1);
+        if (g->dp > 1 && g->pp == 1) {
+            check_exchanges(g, 0);
+        }
     }
 }
 
@@ -463,6 +526,7 @@ int main(void)
         ZBT_CASE(gpus_have_what_was_planned),
         ZBT_CASE(products_of_a_step_are_those_of_the_graph),
         ZBT_CASE(streams_count_for_the_limit_of_a_device),
+        ZBT_CASE(collectives_over_links_give_the_same_bits),
         ZBT_CASE(steps_allocate_nothing),
         ZBT_CASE(gpu_whose_messages_are_lost_ends_the_run),
         ZBT_CASE(failure_of_any_call_ends_the_run),

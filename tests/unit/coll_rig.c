@@ -3,9 +3,17 @@
 #include "coll_rig.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "zb/mem.h"
+
+static int is_set_to(const char *variable, const char *value)
+{
+    const char *is = getenv(variable);
+
+    return is != NULL && strcmp(is, value) == 0;
+}
 
 void coll_rig_open(struct coll_rig *r, const char *backend, int n,
                    int n_under_way, int max_delay_us, uint64_t seed)
@@ -21,7 +29,12 @@ void coll_rig_open(struct coll_rig *r, const char *backend, int n,
                                    .ns_per_byte = 250};
 
     memset(r, 0, sizeof(*r));
+    if (strcmp(backend, "cpu") == 0 && getenv("ZB_TEST_BACKEND") != NULL) {
+        backend = getenv("ZB_TEST_BACKEND");
+        r->is_linked = is_set_to("ZB_TEST_P2P", "nccl");
+    }
     ZBT_OK(zb_backend_open(backend, &bo, &r->be));
+    o.linked = r->is_linked ? r->be : NULL;
     r->ops = o.ops = r->be->ops;
     r->n = n;
     zb_abort_init(&r->ab);
@@ -73,7 +86,29 @@ static enum zb_status member_open(struct coll_rig_member *m)
         mirror.host = m->shown;
         zb_coll_set_mirror(m->r->g, m->rank, &mirror);
     }
+    if (m->r->is_linked) {
+        ZB_TRY(ops->mem_alloc(m->dev, RIG_ROOM, "room", &m->room));
+    }
     return ZB_OK;
+}
+
+static enum zb_status member_link(struct coll_rig_member *m)
+{
+    struct coll_rig *r = m->r;
+    const struct zb_coll_linked with = {.stream = m->stream[1],
+                                        .ring = m->stream[2],
+                                        .room = m->room,
+                                        .room_bytes = RIG_ROOM};
+
+    if (!r->is_linked) {
+        return ZB_OK;
+    }
+    ZB_TRY(zb_barrier_wait(&r->barrier, &r->ab));
+    ZB_TRY(zb_coll_open_link(r->g, m->rank, &with));
+    ZB_TRY(zb_barrier_wait(&r->barrier, &r->ab));
+    ZB_TRY(zb_coll_join_link(r->g, m->rank));
+    ZB_TRY(zb_barrier_wait(&r->barrier, &r->ab));
+    return zb_coll_warm_up_link(r->g, m->rank);
 }
 
 static void member_close(struct coll_rig_member *m)
@@ -81,6 +116,9 @@ static void member_close(struct coll_rig_member *m)
     const struct zb_backend_ops *ops = m->r->ops;
 
     zb_coll_leave(m->r->g, m->rank);
+    if (m->room != NULL) {
+        ops->mem_free(m->dev, m->room);
+    }
     if (m->shown != NULL) {
         ops->host_free(m->r->be, m->shown);
     }
@@ -96,12 +134,27 @@ static void member_close(struct coll_rig_member *m)
     zb_free(m->host);
 }
 
+/* What waits for a member that has failed will wait for ever. */
+static void cut_links(struct coll_rig_member *m)
+{
+    struct coll_rig *r = m->r;
+
+    (void)!zb_barrier_wait(&r->barrier, NULL);
+    if (m->rank == 0 && zb_abort_is_raised(&r->ab)) {
+        zb_links_abort(NULL, 0, &r->g, 1);
+    }
+    (void)!zb_barrier_wait(&r->barrier, NULL);
+}
+
 static void member_main(void *arg)
 {
     struct coll_rig_member *m = arg;
     struct coll_rig *r = m->r;
 
     m->st = member_open(m);
+    if (m->st == ZB_OK) {
+        m->st = member_link(m);
+    }
     if (m->st == ZB_OK) {
         m->st = zb_barrier_wait(&r->barrier, &r->ab);
     }
@@ -112,10 +165,14 @@ static void member_main(void *arg)
     if (m->st != ZB_OK) {
         zb_abort_raise(&r->ab, m->st, m->text);
     }
+    if (r->is_linked) {
+        cut_links(m);
+    }
     for (int i = 0; i < 3; i++) {
         /* after an error, too, nothing may be in flight */
         (void)!r->ops->stream_sync(m->stream[i]);
     }
+    zb_coll_close_link(r->g, m->rank);
     /* The others may still read this member's memory. */
     (void)!zb_barrier_wait(&r->barrier, NULL);
     member_close(m);

@@ -7,6 +7,9 @@
  *     coll_rig_run(&r, what_a_member_does);
  *     ... r.member[i].st ...
  *     coll_rig_close(&r);
+ *
+ * With ZB_TEST_BACKEND "cpu" is that backend, and with ZB_TEST_P2P = nccl the
+ * group of it has a link.
  */
 #ifndef COLL_RIG_H
 #define COLL_RIG_H
@@ -19,6 +22,7 @@
 #define RIG_MEMBERS 20
 #define RIG_SLOTS 4     /* places for collectives that are under way */
 #define RIG_ELEMS 40000 /* of src and of dst in each place */
+#define RIG_ROOM ((size_t)1 << 20) /* bytes for what others send over links */
 
 struct coll_rig;
 
@@ -31,6 +35,7 @@ struct coll_rig_member {
     zb_real *src[RIG_SLOTS], *dst[RIG_SLOTS]; /* device memory */
     zb_real *host;                            /* RIG_ELEMS */
     void *shown; /* RIG_ELEMS for the others, where r->is_shown */
+    void *room;  /* where the group has a link */
     struct zbt_rng rng;                       /* of its own pace */
     enum zb_status st;
     char text[256];
@@ -44,6 +49,7 @@ struct coll_rig {
     struct zb_barrier barrier;
     struct zb_coll_group *g;
     int n;
+    int is_linked;
     int is_shown; /* set after opening: members show their sources */
     void *arg; /* the test's */
     enum zb_status (*fn)(struct coll_rig_member *m);

@@ -444,6 +444,19 @@ static enum zb_status run_one(struct coll_rig_member *m)
     return zb_coll_run(m->r->g, m->rank, m->stream[0], &op.c);
 }
 
+/* Member 1; over a link whoever comes last sees what the others do. */
+static int failed_with(const struct coll_rig *r, enum zb_status st,
+                       const char *text)
+{
+    int n = 0;
+
+    for (int i = 0; i < r->n; i++) {
+        n += (r->is_linked || i == 1) && r->member[i].st == st &&
+             strstr(r->member[i].text, text) != NULL;
+    }
+    return n > 0;
+}
+
 static void misuse_is_an_error_that_says_what(void)
 {
     static const struct {
@@ -465,13 +478,23 @@ static void misuse_is_an_error_that_says_what(void)
         coll_rig_open(&r, "cpu", 3, 1, 0, 1);
         r.arg = &op;
         coll_rig_run(&r, run_one);
-        CU_ASSERT_EQUAL(r.member[1].st, want[i].st);
-        CU_ASSERT_PTR_NOT_NULL(strstr(r.member[1].text, want[i].text));
+        CU_ASSERT(failed_with(&r, want[i].st, want[i].text));
         coll_rig_close(&r);
     }
 }
 
 /* ---- rings --------------------------------------------------------------- */
+
+/* Over a link, in the member's room but for its own. */
+static int is_in_place(const struct coll_rig_member *m, int from,
+                       const void *block)
+{
+    const char *room = m->room, *at = block;
+
+    return m->r->is_linked && from != m->rank && m->r->n > 1
+               ? at >= room && at < room + RIG_ROOM
+               : block == m->r->member[from].src[0];
+}
 
 /* An all_reduce under way before, and one after; block r holds value(r). */
 static enum zb_status do_rings(struct coll_rig_member *m)
@@ -493,7 +516,7 @@ static enum zb_status do_rings(struct coll_rig_member *m)
             int from = (m->rank + n - step) % n;
 
             ZB_TRY(zb_ring_step(g, m->rank, m->stream[0], step, &block));
-            m->n_wrong += block != m->r->member[from].src[0];
+            m->n_wrong += !is_in_place(m, from, block);
             ZB_TRY(coll_rig_get(m, block, m->host, 200));
             for (int i = 0; i < 200; i++) {
                 m->n_wrong += m->host[i] != value(id, from, i);
@@ -529,6 +552,8 @@ static enum zb_status misuse_ring(struct coll_rig_member *m)
     struct zb_stream *s = m->stream[0];
     const void *block;
 
+    ZB_TRY(fill_op(
+        &(struct op){.c = {.outer = 1, .inner = 4, .src = m->src[0]}}, m));
     m->n_wrong += zb_ring_step(g, m->rank, s, 0, &block) != ZB_EINVAL;
     m->n_wrong += zb_ring_end(g, m->rank, s) != ZB_EINVAL;
     ZB_TRY(zb_ring_begin(g, m->rank, s, m->src[0], 8, "a"));
@@ -537,6 +562,9 @@ static enum zb_status misuse_ring(struct coll_rig_member *m)
     m->n_wrong += zb_coll_finish(g, m->rank, s) != ZB_EINVAL;
     m->n_wrong += zb_ring_begin(g, m->rank, s, m->src[0], 8, "b") != ZB_EINVAL;
     ZB_TRY(zb_ring_end(g, m->rank, s));
+    if (m->r->is_linked) { /* it may be sent before it is compared */
+        return ZB_OK;
+    }
     ZB_TRY(zb_ring_begin(g, m->rank, s, m->src[0], 8 + (size_t)m->rank, "c"));
     m->n_wrong += zb_ring_step(g, m->rank, s, 1, &block) != ZB_EINVAL;
     return zb_ring_end(g, m->rank, s);

@@ -68,7 +68,7 @@ struct zb_stream {
     void *workspace; /* [workspace_bytes] what cuBLASLt may use */
     size_t workspace_bytes;
     int is_lent;
-    void *first; /* of a link: the message that warms it up */
+    void *first; /* of links: the messages that warm them up */
     struct zb_stream *next; /* made before it, of the device */
     char *name;
     struct zb_stream_stats stats;
@@ -147,7 +147,7 @@ enum zb_status zb_cuda_copy_peer(struct zb_stream *stream,
                                  const void *src, size_t bytes,
                                  const char *label);
 
-/* ---- links (cuda_nccl.c) ------------------------------------------------- */
+/* ---- links (cuda_nccl.c, cuda_coll.c) ------------------------------------ */
 
 #ifdef HAVE_NCCL
 extern const struct zb_link_ops zb_cuda_links;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * Links over NCCL: a communicator of two ranks each, 0 sends and 1 receives.
+ * Links over NCCL: a communicator each, of two ranks for messages, of which 0
+ * sends and 1 receives, or of all members of a group (cuda_coll.c).
  * Communicators do not block: what they were asked for is in the stream only
  * when they say so, and nobody is inside the library for longer than a moment.
  */
 #include "config.h"
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/cuda_nccl.h"
 
-#include <nccl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,13 +24,8 @@
 /* The longest that an end waits for the other to be done as well. */
 #define CLOSE_NS ((int64_t)10000000000)
 #define FIRST_BYTES sizeof(float)
-
-struct zb_link {
-    struct zb_stream *stream;
-    const struct zb_abort *ab;
-    int rank;
-    ncclComm_t comm; /* NULL: there is none any more */
-};
+/* A stream's first messages, one from each rank: more than a machine has. */
+#define FIRST_ROOM ((size_t)4096)
 
 _Static_assert(sizeof(ncclUniqueId) <= sizeof(struct zb_link_id),
                "an id must have room in a zb_link_id");
@@ -43,8 +38,8 @@ static void links_describe(char *text, size_t size)
     snprintf(text, size, "NCCL %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
 }
 
-static enum zb_status check(const struct zb_link *l, ncclResult_t res,
-                            const char *what)
+enum zb_status zb_nccl_check(const struct zb_link *l, ncclResult_t res,
+                             const char *what)
 {
     const struct zb_device *dev = l->stream->dev;
 
@@ -75,9 +70,9 @@ static enum zb_status settle_within(struct zb_link *l, const char *what,
     for (int turn = 0;; turn++) {
         ncclResult_t state = ncclInProgress;
 
-        ZB_TRY(check(l, ncclCommGetAsyncError(l->comm, &state), what));
+        ZB_TRY(zb_nccl_check(l, ncclCommGetAsyncError(l->comm, &state), what));
         if (state != ncclInProgress) {
-            return check(l, state, what);
+            return zb_nccl_check(l, state, what);
         }
         if (zb_abort_is_raised(l->ab)) {
             return ZB_EABORT;
@@ -89,7 +84,7 @@ static enum zb_status settle_within(struct zb_link *l, const char *what,
     }
 }
 
-static enum zb_status settle(struct zb_link *l, const char *what)
+enum zb_status zb_nccl_settle(struct zb_link *l, const char *what)
 {
     return settle_within(l, what, INT64_MAX);
 }
@@ -120,10 +115,10 @@ static enum zb_status link_id(struct zb_backend *be, struct zb_link_id *id_out)
     return ZB_OK;
 }
 
-static enum zb_status link_open(struct zb_stream *stream,
-                                const struct zb_link_id *id,
-                                enum zb_link_end end, const struct zb_abort *ab,
-                                struct zb_link **link_out)
+enum zb_status zb_nccl_open(struct zb_stream *stream,
+                            const struct zb_link_id *id, int n, int rank,
+                            const struct zb_abort *ab,
+                            struct zb_link **link_out)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     struct zb_link *l = zb_alloc(sizeof(*l));
@@ -137,15 +132,19 @@ static enum zb_status link_open(struct zb_stream *stream,
     memcpy(&unique, id->bytes, sizeof(unique));
     l->stream = stream;
     l->ab = ab;
-    l->rank = end == ZB_SENDER ? 0 : 1;
+    l->n = n;
+    l->rank = rank;
     st = zb_cuda_use(stream->dev);
+    if (st == ZB_OK && (size_t)n >= FIRST_ROOM / FIRST_BYTES) {
+        st = zb_fail(ZB_EUNSUPPORTED, "a link of %d devices", n);
+    }
     if (st == ZB_OK && stream->first == NULL) {
-        st = zb_cuda_malloc(stream->dev, FIRST_BYTES, "first message of a link",
+        st = zb_cuda_malloc(stream->dev, FIRST_ROOM, "first message of a link",
                             &stream->first);
     }
     if (st == ZB_OK) {
-        st = check(
-            l, ncclCommInitRankConfig(&l->comm, 2, unique, l->rank, &config),
+        st = zb_nccl_check(
+            l, ncclCommInitRankConfig(&l->comm, n, unique, rank, &config),
             "a new link");
     }
     if (st != ZB_OK) {
@@ -156,10 +155,18 @@ static enum zb_status link_open(struct zb_stream *stream,
     return ZB_OK;
 }
 
+static enum zb_status link_open(struct zb_stream *stream,
+                                const struct zb_link_id *id,
+                                enum zb_link_end end, const struct zb_abort *ab,
+                                struct zb_link **link_out)
+{
+    return zb_nccl_open(stream, id, 2, end == ZB_SENDER ? 0 : 1, ab, link_out);
+}
+
 static enum zb_status link_join(struct zb_link *l)
 {
     ZB_TRY(zb_cuda_use(l->stream->dev));
-    return settle(l, "a new link");
+    return zb_nccl_settle(l, "a new link");
 }
 
 /* ---- messages ------------------------------------------------------------ */
@@ -193,9 +200,9 @@ static enum zb_status link_pass(struct zb_link *l,
         }
     }
     end = ncclGroupEnd();
-    ZB_TRY(check(l, res, what));
-    ZB_TRY(check(l, end, what));
-    return n_posted > 0 ? settle(l, what) : ZB_OK;
+    ZB_TRY(zb_nccl_check(l, res, what));
+    ZB_TRY(zb_nccl_check(l, end, what));
+    return n_posted > 0 ? zb_nccl_settle(l, what) : ZB_OK;
 }
 
 static enum zb_status wait_for_stream(struct zb_link *l)
@@ -217,18 +224,25 @@ static enum zb_status wait_for_stream(struct zb_link *l)
     }
 }
 
+static enum zb_status first_message(struct zb_link *l)
+{
+    const struct zb_link_part part = {l->stream->first, FIRST_BYTES};
+
+    return l->is_group ? zb_nccl_first_exchange(l, FIRST_BYTES)
+                       : link_pass(l, &part, 1);
+}
+
 static enum zb_status link_warm_up(struct zb_link *l)
 {
     struct zb_stream *s = l->stream;
-    const struct zb_link_part part = {s->first, FIRST_BYTES};
 
     ZB_TRY(zb_cuda_use(s->dev));
-    if (l->rank == 0) {
-        ZB_TRY(zb_cuda_check(
-            s->dev, cudaMemsetAsync(s->first, 0, FIRST_BYTES, s->cuda),
-            "first message of a link"));
+    if (l->rank == 0 || l->is_group) {
+        ZB_TRY(zb_cuda_check(s->dev,
+                             cudaMemsetAsync(s->first, 0, FIRST_BYTES, s->cuda),
+                             "first message of a link"));
     }
-    ZB_TRY(link_pass(l, &part, 1));
+    ZB_TRY(first_message(l));
     return wait_for_stream(l);
 }
 
@@ -239,8 +253,8 @@ static enum zb_status link_error(struct zb_link *l)
     if (l->comm == NULL) {
         return ZB_OK;
     }
-    ZB_TRY(check(l, ncclCommGetAsyncError(l->comm, &state), "a link"));
-    return check(l, state, "a link");
+    ZB_TRY(zb_nccl_check(l, ncclCommGetAsyncError(l->comm, &state), "a link"));
+    return zb_nccl_check(l, state, "a link");
 }
 
 /* ---- how it ends --------------------------------------------------------- */
@@ -275,14 +289,13 @@ static void link_close(struct zb_link *l)
     }
     if (l->comm != NULL && !zb_abort_is_raised(l->ab) &&
         zb_cuda_use(l->stream->dev) == ZB_OK) {
-        st = check(l, ncclCommFinalize(l->comm), "end a link");
+        st = zb_nccl_check(l, ncclCommFinalize(l->comm), "end a link");
         st = st == ZB_OK ? settle_within(l, "end a link", CLOSE_NS) : st;
         if (st == ZB_OK) {
             (void)ncclCommDestroy(l->comm);
             l->comm = NULL;
         } else {
-            zb_log(ZB_LOG_WARN,
-                   "cuda: a link does not end (%s): it is stopped",
+            zb_log(ZB_LOG_WARN, "cuda: a link does not end (%s): it is stopped",
                    st == ZB_ETIMEOUT ? "nothing moves" : zb_error_text());
         }
     }
@@ -300,6 +313,8 @@ const struct zb_link_ops zb_cuda_links = {
     .warm_up = link_warm_up,
     .send = link_pass,
     .recv = link_pass,
+    .open_group = zb_nccl_open_group,
+    .exchange = zb_nccl_exchange,
     .error = link_error,
     .abort = link_abort,
     .close = link_close,

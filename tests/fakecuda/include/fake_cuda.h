@@ -23,7 +23,8 @@
  *   undeclared: a kernel launched without saying what it touches; or one that
  *               touches other memory, which ends the process
  *   misuse:     an object that does not exist (any more), the legacy stream
- *   nccl:       messages of different sizes that meet; a communicator used
+ *   nccl:       messages of different sizes, or of different exchanges, that
+ *               meet; a communicator used
  *               before it is done with what it was asked for; two ranks of one
  *               on one GPU; memory allocated or freed while a message may be
  *               under way; "nccl: order": messages launched in an order in
@@ -132,6 +133,10 @@ void fake_cuda_touches_also(cudaStream_t stream, const void *ptr, size_t bytes,
 void fake_cuda_name_stream(cudaStream_t stream, const char *name);
 void fake_cuda_name_node(cudaStream_t stream, const char *node);
 void fake_cuda_name_memory(const void *ptr, const char *name);
+/* What the sends and receives asked for in the stream from now on are part of:
+ * exchange `number` of its group. Those that meet must be of the same. */
+void fake_cuda_name_exchange(cudaStream_t stream, const char *label,
+                             uint64_t number);
 
 /* The contents mean nothing from here on in the stream's order; they become
  * NaN. */
@@ -152,8 +157,10 @@ enum fake_fault {
     /* A cudaEventRecord() covers neither the last operation of its stream nor
      * what came since: the event hands over too early. */
     FAKE_EARLY_RECORD,
-    /* A kernel or copy comes behind the next one of its stream. */
+    /* A kernel, copy or exchange comes behind the next one of its stream. */
     FAKE_SWAP,
+    /* An exchange comes behind the next one that its GPU launches. */
+    FAKE_SWAP_EXCHANGE,
     /* The memory that a kernel touches first is freed right behind it. */
     FAKE_FREE,
     /* The host reads what a kernel touches first. */
@@ -162,7 +169,7 @@ enum fake_fault {
 
 /* The k-th place from now (1 is the next) where a fault of this kind can be has
  * it. Only those count whose name has `in_name` in it (NULL: all): of a kernel
- * "LABEL: kernel NAME", of a wait "stream 1 (NAME) of GPU 0", of a record both:
+ * "LABEL: kernel NAME", of an exchange "exchange LABEL", of a wait "stream 1 (NAME) of GPU 0", of a record both:
  * the last operation's name as in reports. */
 void fake_cuda_fault(enum fake_fault kind, const char *in_name, uint64_t k);
 
