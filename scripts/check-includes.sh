@@ -29,7 +29,7 @@ for f in $(find "$srcdir/src" \( -name '*.[ch]' -o -name '*.cu' \)); do
         config.h) continue ;;
         zb/*.h) name=${inc#zb/}; name=${name%.h}
                 case $base_headers in *" $name "*) owner=base ;; *) owner=$name ;; esac
-                case $name in kernel|check|coll) owner=backend ;; compare) owner=run ;;
+                case $name in kernel|check|coll) owner=backend ;; compare|generate) owner=run ;;
                 tokens|tokenizer|npy) owner=data ;;
                     weights|checkpoint) owner=ckpt ;; esac ;;
         */*) owner=${inc%%/*}

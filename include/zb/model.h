@@ -83,6 +83,9 @@ const char *zb_model_type(const struct zb_model *m);
 int zb_model_n_before(const struct zb_model *m);
 int zb_model_n_blocks(const struct zb_model *m);
 int64_t zb_model_vocab_size(const struct zb_model *m);
+/* Whether a token is one of those that end a text: the config's eos_token_id, a
+ * number or a list; none where it has no such key. */
+int zb_model_is_end(const struct zb_model *m, int32_t id);
 /* The config as JSON text (every key with its effective value). */
 const char *zb_model_config_json(const struct zb_model *m);
 

@@ -206,6 +206,9 @@ static enum zb_status open_all_data(struct zbrun_job *job)
     const struct zb_conf_data *cd = &job->conf->data;
 
     ZB_TRY(open_tokenizer(job));
+    if (job->opts->action == ZBRUN_GENERATE) {
+        return ZB_OK;
+    }
     if (cd->train.n > 0) {
         ZB_TRY(open_data(job, "data.train", &cd->train, &job->train));
     } else if (job->opts->action == ZBRUN_TRAIN) {
@@ -409,13 +412,16 @@ static enum zb_status fit_backend(const struct zbrun_job *job,
                                   struct zb_session_opts *o)
 {
     const struct zb_backend_ops *ops = job->ops;
-    int is_eval = job->opts->action == ZBRUN_EVAL;
+    const char *what = job->opts->action == ZBRUN_EVAL       ? "--eval"
+                       : job->opts->action == ZBRUN_GENERATE ? "--generate"
+                       : job->opts->dump_grads != NULL       ? "--dump-grads"
+                                                             : NULL;
 
-    if (ops->is_simulated && (is_eval || job->opts->dump_grads != NULL)) {
+    if (ops->is_simulated && what != NULL) {
         return zb_fail(ZB_ECONFIG,
                        "%s is of no use with the backend %s, which computes "
                        "nothing",
-                       is_eval ? "--eval" : "--dump-grads", ops->name);
+                       what, ops->name);
     }
     o->backend = ops->name;
     o->gpus = job->opts->device;

@@ -60,6 +60,9 @@ enum zb_status zbrun_evaluate(const struct zbrun_job *job,
                               const volatile sig_atomic_t *stop,
                               struct zbrun_eval *eval_out) ZB_CHECKED;
 
+/* Print the prompt of --generate and what the model writes behind it. */
+enum zb_status zbrun_generate(const struct zbrun_job *job) ZB_CHECKED;
+
 /* The training loop. Stops after the step in which *stop becomes non-zero, or
  * before the first one (ZB_ESTOPPED). */
 enum zb_status zbrun_train(const struct zbrun_job *job,

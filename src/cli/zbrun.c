@@ -126,6 +126,9 @@ static enum zb_status run_job(const struct zbrun_opts *opts)
         case ZBRUN_EVAL:
             st = eval_only(&job);
             break;
+        case ZBRUN_GENERATE:
+            st = zbrun_generate(&job);
+            break;
         default:
             st = zbrun_train(&job, &got_signal);
         }

@@ -11,6 +11,9 @@
 #include "zb/mem.h"
 
 #define DEVICES_MAX 1024
+#define COUNT_MAX 1000000000
+#define TEMPERATURE_MAX 1e6
+#define NOT_SAID (-1.0)
 
 /* Values of options without a letter, above all letters. */
 enum {
@@ -18,7 +21,11 @@ enum {
     OPT_REPORT,
     OPT_DUMP_GRADS,
     OPT_PRINT_CONFIG,
-    OPT_LIST_MODELS
+    OPT_LIST_MODELS,
+    OPT_GENERATE,
+    OPT_TEMPERATURE,
+    OPT_TOP_P,
+    OPT_MAX_TOKENS
 };
 
 struct row {
@@ -44,6 +51,17 @@ static const struct row rows[] = {
      "in checkpoint.dir; DIR may be a checkpoint itself"},
     {'e', "eval", no_argument, NULL,
      "only evaluate on data.valid; prints the loss"},
+    {OPT_GENERATE, "generate", required_argument, "TEXT",
+     "print text that the model writes behind TEXT"},
+    {OPT_TEMPERATURE, "temperature", required_argument, "X",
+     "... from likeliest (0) to as the model says\n"
+     "(1, default), or flatter"},
+    {OPT_TOP_P, "top-p", required_argument, "X",
+     "... only of the likeliest tokens, which have this\n"
+     "probability together (default: 1, all)"},
+    {OPT_MAX_TOKENS, "max-tokens", required_argument, "N",
+     "... at most so many tokens; the default is 128, or\n"
+     "what data.seq_len leaves"},
     {'n', "dry-run", no_argument, NULL,
      "check everything; print layout, memory and bubble;\n"
      "touches no device, writes nothing"},
@@ -190,8 +208,8 @@ static enum zb_status set_action(enum zbrun_action action, const char *option,
 {
     if (opts->action != ZBRUN_TRAIN && opts->action != action) {
         return zb_fail(ZB_ECONFIG,
-                       "%s: only one of --eval, --dry-run, --print-config and "
-                       "--list-models",
+                       "%s: only one of --eval, --generate, --dry-run, "
+                       "--print-config and --list-models",
                        option);
     }
     opts->action = action;
@@ -214,6 +232,41 @@ static enum zb_status parse_path(const char *option, const char *text,
         return zb_fail(ZB_ECONFIG, "%s: empty name", option);
     }
     *path_out = text;
+    return ZB_OK;
+}
+
+/* The lowest is left out where `is_open`. */
+static enum zb_status parse_real(const char *option, const char *text,
+                                 double lo, int is_open, double hi,
+                                 double *value_out)
+{
+    char *end;
+    double x = strtod(text, &end);
+
+    if (end == text || *end != '\0' || !(is_open ? x > lo : x >= lo) ||
+        !(x <= hi)) {
+        return zb_fail(ZB_ECONFIG,
+                       "%s %.60s: expected a number from %g to %g%s", option,
+                       text, lo, hi, is_open ? ", but not the first" : "");
+    }
+    *value_out = x;
+    return ZB_OK;
+}
+
+static enum zb_status parse_count(const char *option, const char *text,
+                                  int64_t *value_out)
+{
+    char *end;
+    long long n;
+
+    errno = 0;
+    n = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || n < 1 || n > COUNT_MAX) {
+        return zb_fail(ZB_ECONFIG,
+                       "%s %.60s: expected a whole number from 1 to %d", option,
+                       text, COUNT_MAX);
+    }
+    *value_out = n;
     return ZB_OK;
 }
 
@@ -260,6 +313,16 @@ static enum zb_status apply(int c, char **argv, struct zbrun_opts *opts,
         return set_action(ZBRUN_EVAL, "--eval", opts);
     case 'n':
         return set_action(ZBRUN_DRY_RUN, "--dry-run", opts);
+    case OPT_GENERATE:
+        opts->generate = optarg;
+        return set_action(ZBRUN_GENERATE, "--generate", opts);
+    case OPT_TEMPERATURE:
+        return parse_real("--temperature", optarg, 0, 0, TEMPERATURE_MAX,
+                          &opts->temperature);
+    case OPT_TOP_P:
+        return parse_real("--top-p", optarg, 0, 1, 1, &opts->top_p);
+    case OPT_MAX_TOKENS:
+        return parse_count("--max-tokens", optarg, &opts->max_tokens);
     case OPT_TRACE:
         return parse_path("--trace", optarg, &opts->trace);
     case OPT_REPORT:
@@ -317,11 +380,18 @@ static enum zb_status parse_all(int argc, char **argv, struct zbrun_opts *opts)
 static enum zb_status check(const struct zbrun_opts *opts)
 {
     int is_train = opts->action == ZBRUN_TRAIN;
-    int needs_config =
-        is_train || opts->action == ZBRUN_EVAL || opts->action == ZBRUN_DRY_RUN;
+    int needs_config = is_train || opts->action == ZBRUN_EVAL ||
+                       opts->action == ZBRUN_GENERATE ||
+                       opts->action == ZBRUN_DRY_RUN;
 
     if (needs_config && opts->config == NULL) {
         return zb_fail(ZB_ECONFIG, "no configuration file is given");
+    }
+    if (opts->action != ZBRUN_GENERATE &&
+        (opts->temperature >= 0 || opts->top_p >= 0 || opts->max_tokens > 0)) {
+        return zb_fail(ZB_ECONFIG,
+                       "--temperature, --top-p and --max-tokens are "
+                       "for --generate only");
     }
     if (!is_train && opts->trace != NULL) {
         return zb_fail(ZB_ECONFIG, "--trace is for training runs only");
@@ -338,7 +408,10 @@ static enum zb_status check(const struct zbrun_opts *opts)
 enum zb_status zbrun_opts_parse(int argc, char **argv,
                                 struct zbrun_opts *opts_out)
 {
-    struct zbrun_opts opts = {.action = ZBRUN_TRAIN, .backend = "auto"};
+    struct zbrun_opts opts = {.action = ZBRUN_TRAIN,
+                              .backend = "auto",
+                              .temperature = NOT_SAID,
+                              .top_p = NOT_SAID};
     enum zb_status st = parse_all(argc, argv, &opts);
 
     if (st == ZB_OK && opts.action != ZBRUN_HELP &&
@@ -349,6 +422,8 @@ enum zb_status zbrun_opts_parse(int argc, char **argv,
         zbrun_opts_release(&opts);
         return st;
     }
+    opts.temperature = opts.temperature == NOT_SAID ? 1 : opts.temperature;
+    opts.top_p = opts.top_p == NOT_SAID ? 1 : opts.top_p;
     *opts_out = opts;
     return ZB_OK;
 }

@@ -16,6 +16,7 @@
 #define ZB_CLI_ZBRUN_OPTS_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #include "zb/status.h"
@@ -23,6 +24,7 @@
 enum zbrun_action {
     ZBRUN_TRAIN,
     ZBRUN_EVAL,
+    ZBRUN_GENERATE,
     ZBRUN_DRY_RUN,
     ZBRUN_PRINT_CONFIG,
     ZBRUN_LIST_MODELS,
@@ -43,6 +45,10 @@ struct zbrun_opts {
     const char *trace;      /* NULL: none */
     const char *report;     /* NULL: none */
     const char *dump_grads; /* NULL: none */
+    const char *generate;   /* the prompt */
+    double temperature;     /* 1, unless given; >= 0 */
+    double top_p;           /* 1, unless given; in (0, 1] */
+    int64_t max_tokens;     /* new ones; 0: not said */
     int wants_resume;       /* 1: --resume */
     const char *resume;     /* its folder; NULL: checkpoint.dir */
     int verbosity;          /* -1 with -q, 0, 1 with -v */

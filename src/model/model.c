@@ -16,6 +16,8 @@ struct zb_model {
     char *config_json;
     int n_before, n_blocks;
     int64_t vocab_size;
+    size_t n_ends;
+    int32_t *end; /* tokens that end a text */
 };
 
 /* ---- models -------------------------------------------------------------- */
@@ -28,6 +30,7 @@ void zb_model_free(struct zb_model *m)
     zb_graph_free(m->g);
     zb_free(m->type);
     zb_free(m->config_json);
+    zb_free(m->end);
     zb_free(m);
 }
 
@@ -128,6 +131,41 @@ static enum zb_status wrap(struct zb_graph *g, const char *type,
     return ZB_OK;
 }
 
+/* One of them, which must be a token. */
+static enum zb_status add_end(const struct zb_config *c, const json_t *v,
+                              struct zb_model *m)
+{
+    json_int_t id = json_integer_value(v);
+
+    if (!json_is_integer(v) || id < INT32_MIN || id > INT32_MAX) {
+        return zb_config_fail(c, "eos_token_id",
+                              "must be a token, a list of tokens, or null");
+    }
+    m->end[m->n_ends++] = (int32_t)id;
+    return ZB_OK;
+}
+
+static enum zb_status take_ends(const struct zb_config *c, struct zb_model *m)
+{
+    const json_t *v = json_object_get(c->given, "eos_token_id"), *item;
+    size_t i;
+
+    if (v == NULL || json_is_null(v)) {
+        return ZB_OK;
+    }
+    m->end = zb_alloc_array(json_array_size(v) + 1, sizeof(*m->end));
+    if (m->end == NULL) {
+        return ZB_ENOMEM;
+    }
+    if (!json_is_array(v)) {
+        return add_end(c, v, m);
+    }
+    json_array_foreach(v, i, item) {
+        ZB_TRY(add_end(c, item, m));
+    }
+    return ZB_OK;
+}
+
 static enum zb_status make(const struct zb_config *c,
                            const struct zb_model_opts *o,
                            struct zb_model **m_out)
@@ -154,9 +192,10 @@ static enum zb_status make(const struct zb_config *c,
     m->n_blocks = (int)zb_config_int(c, c->family->layers_key);
     m->vocab_size = zb_config_int(c, c->family->vocab_key);
     m->config_json = config_text(c);
-    if (m->config_json == NULL) {
+    st = m->config_json != NULL ? take_ends(c, m) : ZB_ENOMEM;
+    if (st != ZB_OK) {
         zb_model_free(m);
-        return ZB_ENOMEM;
+        return st;
     }
     *m_out = m;
     return ZB_OK;
@@ -236,6 +275,16 @@ int zb_model_n_blocks(const struct zb_model *m)
 int64_t zb_model_vocab_size(const struct zb_model *m)
 {
     return m->vocab_size;
+}
+
+int zb_model_is_end(const struct zb_model *m, int32_t id)
+{
+    for (size_t i = 0; i < m->n_ends; i++) {
+        if (m->end[i] == id) {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 const char *zb_model_config_json(const struct zb_model *m)

@@ -115,6 +115,22 @@ make_text() {
     }'
 }
 
+# A byte-level tokenizer for that text: single characters and a few merges.
+make_tokenizer() {
+    cat <<'END'
+{"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+ "decoder": {"type": "ByteLevel"},
+ "added_tokens": [{"id": 70, "content": "<end>", "special": true}],
+ "model": {"type": "BPE", "vocab": {
+  "a": 0, "c": 1, "d": 2, "e": 3, "g": 4, "h": 5, "m": 6, "n": 7, "o": 8,
+  "r": 9, "s": 10, "t": 11, "w": 12, ".": 13, "\u0120": 14, "\u010a": 15,
+  "th": 16, "the": 17, "\u0120the": 18, "at": 19, "an": 20, "\u0120s": 21,
+  "\u0120sat": 22},
+  "merges": ["t h", "th e", "\u0120 the", "a t", "a n", "\u0120 s",
+             ["\u0120s", "at"]]}}
+END
+}
+
 # The parts of a configuration that both families share.
 common_keys() {
     cat <<EOF

@@ -28,19 +28,7 @@ is() {
     [ "$2" = "$3" ] || fail "$1: '$3' instead of '$2'"
 }
 
-# A byte-level tokenizer for the test's text: single characters and a few merges.
-cat >tok.json <<'END'
-{"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
- "decoder": {"type": "ByteLevel"},
- "added_tokens": [{"id": 70, "content": "<end>", "special": true}],
- "model": {"type": "BPE", "vocab": {
-  "a": 0, "c": 1, "d": 2, "e": 3, "g": 4, "h": 5, "m": 6, "n": 7, "o": 8,
-  "r": 9, "s": 10, "t": 11, "w": 12, ".": 13, "\u0120": 14, "\u010a": 15,
-  "th": 16, "the": 17, "\u0120the": 18, "at": 19, "an": 20, "\u0120s": 21,
-  "\u0120sat": 22},
-  "merges": ["t h", "th e", "\u0120 the", "a t", "a n", "\u0120 s",
-             ["\u0120s", "at"]]}}
-END
+make_tokenizer >tok.json
 
 # ---- text ----
 

@@ -128,6 +128,35 @@ static void resume_takes_a_folder_or_none(void)
     CU_ASSERT(parse_fails("a.ini --resume=", "--resume: empty name"));
 }
 
+static void sampling_is_read_and_checked(void)
+{
+    struct zbrun_opts opts = parse_ok("--generate= x.ini");
+
+    CU_ASSERT_STRING_EQUAL(opts.generate, "");
+    CU_ASSERT_EQUAL(opts.temperature, 1);
+    CU_ASSERT_EQUAL(opts.top_p, 1);
+    CU_ASSERT_EQUAL(opts.max_tokens, 0);
+    zbrun_opts_release(&opts);
+    opts = parse_ok("--top-p=.5 --temperature 0 --max-tokens 7 --generate a x");
+    CU_ASSERT_STRING_EQUAL(opts.generate, "a");
+    CU_ASSERT_EQUAL(opts.temperature, 0);
+    CU_ASSERT_EQUAL(opts.top_p, 0.5);
+    CU_ASSERT_EQUAL(opts.max_tokens, 7);
+    zbrun_opts_release(&opts);
+    CU_ASSERT(parse_fails("--generate a", "no configuration file"));
+    CU_ASSERT(parse_fails("--generate a -e x", "only one of"));
+    CU_ASSERT(parse_fails("--temperature 1 x", "--generate only"));
+    CU_ASSERT(parse_fails("-e --max-tokens 1 x", "--generate only"));
+    CU_ASSERT(parse_fails("--generate a --temperature -1 x", "0 to 1e+06"));
+    CU_ASSERT(parse_fails("--generate a --temperature nan x", "nan"));
+    CU_ASSERT(parse_fails("--generate a --top-p 0 x", "--top-p 0"));
+    CU_ASSERT(parse_fails("--generate a --top-p 1.1 x", "--top-p 1.1"));
+    CU_ASSERT(parse_fails("--generate a --top-p .5x x", "--top-p .5x"));
+    CU_ASSERT(parse_fails("--generate a --max-tokens 0 x", "--max-tokens 0"));
+    CU_ASSERT(parse_fails("--generate a --max-tokens 2.5 x", "2.5"));
+    CU_ASSERT(parse_fails("--generate a --trace t x", "--trace"));
+}
+
 static void actions_are_recognised(void)
 {
     static const struct {
@@ -136,6 +165,7 @@ static void actions_are_recognised(void)
     } cases[] = {
         {"-e x.ini", ZBRUN_EVAL},
         {"--eval x.ini", ZBRUN_EVAL},
+        {"--generate a x.ini", ZBRUN_GENERATE},
         {"-n x.ini", ZBRUN_DRY_RUN},
         {"--dry-run x.ini", ZBRUN_DRY_RUN},
         {"--print-config", ZBRUN_PRINT_CONFIG},
@@ -256,6 +286,7 @@ int main(void)
         ZBT_CASE(all_options_are_read_in_any_order),
         ZBT_CASE(device_lists_name_the_gpu_of_each_device),
         ZBT_CASE(resume_takes_a_folder_or_none),
+        ZBT_CASE(sampling_is_read_and_checked),
         ZBT_CASE(actions_are_recognised),
         ZBT_CASE(wrong_command_lines_say_why),
         ZBT_CASE(help_shows_every_option),
