@@ -18,21 +18,20 @@ struct coll_part zb_coll_part(const struct zb_coll_group *g, int rank,
     const struct zb_coll *c = &zb_coll_slot(g, rank, seq)->c;
 
     return (struct coll_part){.g = g,
-                         .stream = stream,
-                         .c = c,
-                         .seq = seq,
-                         .n = g->o.n_members,
-                         .rank = rank,
-                         .elem = (int64_t)zb_dtype_bytes(c->dtype)};
+                              .stream = stream,
+                              .c = c,
+                              .seq = seq,
+                              .n = g->o.n_members,
+                              .rank = rank,
+                              .elem = (int64_t)zb_dtype_bytes(c->dtype)};
 }
 
 const void *zb_part_src(const struct coll_part *p, int k, int64_t at)
 {
     if (p->own != NULL) {
-        return (k == p->rank
-                    ? p->own
-                    : p->blocks + (size_t)(k - (k > p->rank)) *
-                                      p->block_stride) +
+        return (k == p->rank ? p->own
+                             : p->blocks + (size_t)(k - (k > p->rank)) *
+                                               p->block_stride) +
                at * p->elem;
     }
     return (k == p->rank ? (const char *)p->c->src
@@ -89,9 +88,9 @@ enum zb_status zb_part_copy(const struct coll_part *p,
 }
 
 /* y = (or +=) sum over members [from, to) of their src from element `at` on. */
-static enum zb_status sum_some(const struct coll_part *p, const struct coll_grid *t,
-                               int from, int to, int64_t at, void *y,
-                               int accumulate)
+static enum zb_status sum_some(const struct coll_part *p,
+                               const struct coll_grid *t, int from, int to,
+                               int64_t at, void *y, int accumulate)
 {
     struct zb_k_reduce k = {.dtype = p->c->dtype,
                             .n_x = to - from,
@@ -122,9 +121,8 @@ static enum zb_status sum_some(const struct coll_part *p, const struct coll_grid
     return p->g->o.ops->launch(p->stream, &l);
 }
 
-enum zb_status zb_part_sum(const struct coll_part *p,
-                           const struct coll_grid *t, int from, int to,
-                           int64_t at, void *y)
+enum zb_status zb_part_sum(const struct coll_part *p, const struct coll_grid *t,
+                           int from, int to, int64_t at, void *y)
 {
     if (is_empty(t)) {
         return ZB_OK;
@@ -161,7 +159,8 @@ static struct coll_grid flat(int64_t n)
 }
 
 /* n elements of the result, for the others. */
-static enum zb_status show_share(const struct coll_part *p, int64_t at, int64_t n)
+static enum zb_status show_share(const struct coll_part *p, int64_t at,
+                                 int64_t n)
 {
     const struct zb_coll_mirror *m = &p->g->member[p->rank].mirror;
     const struct coll_slot *s = zb_coll_slot(p->g, p->rank, p->seq);
@@ -220,15 +219,16 @@ static enum zb_status all_gather(const struct coll_part *p)
 {
     const struct zb_coll *c = p->c;
     const struct coll_grid t = {.blocks = 1,
-                           .rows = c->outer,
-                           .cols = c->inner,
-                           .ldx = c->inner,
-                           .ldy = p->n * c->inner};
+                                .rows = c->outer,
+                                .cols = c->inner,
+                                .ldx = c->inner,
+                                .ldy = p->n * c->inner};
 
     for (int i = 0; i < p->n; i++) {
         int k = (p->rank + i) % p->n;
 
-        ZB_TRY(zb_part_copy(p, &t, zb_part_src(p, k, 0), zb_part_dst(p, k * c->inner)));
+        ZB_TRY(zb_part_copy(p, &t, zb_part_src(p, k, 0),
+                            zb_part_dst(p, k * c->inner)));
     }
     return ZB_OK;
 }
@@ -237,10 +237,10 @@ static enum zb_status reduce_scatter(const struct coll_part *p)
 {
     const struct zb_coll *c = p->c;
     const struct coll_grid t = {.blocks = 1,
-                           .rows = c->outer,
-                           .cols = c->inner,
-                           .ldx = p->n * c->inner,
-                           .ldy = c->inner};
+                                .rows = c->outer,
+                                .cols = c->inner,
+                                .ldx = p->n * c->inner,
+                                .ldy = c->inner};
 
     return zb_part_sum(p, &t, 0, p->n, p->rank * c->inner, c->dst);
 }
@@ -252,24 +252,24 @@ static struct coll_grid piece_of_heads(const struct coll_part *p)
     const struct zb_coll *c = p->c;
 
     return (struct coll_grid){.blocks = c->outer,
-                         .rows = c->mid,
-                         .cols = c->inner,
-                         .block_x = c->mid * c->n_heads * c->inner,
-                         .ldx = c->n_heads * c->inner,
-                         .block_y = p->n * c->mid * c->inner,
-                         .ldy = c->inner};
+                              .rows = c->mid,
+                              .cols = c->inner,
+                              .block_x = c->mid * c->n_heads * c->inner,
+                              .ldx = c->n_heads * c->inner,
+                              .block_y = p->n * c->mid * c->inner,
+                              .ldy = c->inner};
 }
 
 /* The way back. */
 static struct coll_grid transposed(struct coll_grid t)
 {
     return (struct coll_grid){.blocks = t.blocks,
-                         .rows = t.rows,
-                         .cols = t.cols,
-                         .block_x = t.block_y,
-                         .ldx = t.ldy,
-                         .block_y = t.block_x,
-                         .ldy = t.ldx};
+                              .rows = t.rows,
+                              .cols = t.cols,
+                              .block_x = t.block_y,
+                              .ldx = t.ldy,
+                              .block_y = t.block_x,
+                              .ldy = t.ldx};
 }
 
 static enum zb_status seq_to_heads(const struct coll_part *p)
@@ -282,7 +282,7 @@ static enum zb_status seq_to_heads(const struct coll_part *p)
         int k = (p->rank + i) % p->n;
 
         ZB_TRY(zb_part_copy(p, &t, zb_part_src(p, k, piece * c->inner),
-                    zb_part_dst(p, k * c->mid * c->inner)));
+                            zb_part_dst(p, k * c->mid * c->inner)));
     }
     return ZB_OK;
 }
@@ -297,12 +297,14 @@ static enum zb_status heads_to_seq(const struct coll_part *p)
         int piece = (p->rank / n_same + i) % (int)c->n_heads;
 
         ZB_TRY(zb_part_sum(p, &t, piece * n_same, (piece + 1) * n_same,
-                   p->rank * c->mid * c->inner, zb_part_dst(p, piece * c->inner)));
+                           p->rank * c->mid * c->inner,
+                           zb_part_dst(p, piece * c->inner)));
     }
     return ZB_OK;
 }
 
-static enum zb_status (*const first_part[ZB_N_COLLS])(const struct coll_part *) = {
+static enum zb_status (*const first_part[ZB_N_COLLS])(
+    const struct coll_part *) = {
     [ZB_COLL_ALL_REDUCE] = all_reduce,
     [ZB_COLL_ALL_GATHER] = all_gather,
     [ZB_COLL_REDUCE_SCATTER] = reduce_scatter,
