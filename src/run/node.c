@@ -298,8 +298,8 @@ static struct zb_chunk_run make_run(struct zb_worker *w, int chunk, int mb,
         .tp_rank = w->tp,
         .sp_rank = w->sp,
         /* Making a graph may take memory of the GPU, which nobody may do while
-         * messages over links are under way. */
-        .may_replay = p->o.cuda_graphs && !p->is_linked,
+         * messages or collectives over links are under way. */
+        .may_replay = p->o.cuda_graphs && !zb_has_links(p),
         .coll = &zb_worker_coll_ops,
         .coll_arg = w,
         .seed = p->o.seed,

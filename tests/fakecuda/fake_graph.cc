@@ -124,6 +124,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec,
 {
     call c("cudaGraphInstantiateWithFlags");
 
+    must_be_quiet(c.name);
     if (c.fault != cudaSuccess || graph == nullptr || flags != 0) {
         return c.end(cudaErrorInvalidValue);
     }
