@@ -409,12 +409,20 @@ struct zb_rates {
 void zb_chunk_estimate(const struct zb_chunk *c, const struct zb_bind *bind,
                        const struct zb_rates *rates, double ns[ZB_N_PASSES]);
 
-/* Call fn for each launch of the three passes over one microbatch, without a
- * device: addresses mean nothing, and collectives launch nothing. */
-typedef void (*zb_visit_fn)(void *arg, const struct zb_launch *launch);
+/* Who looks at what passes do: at launches, at collectives over an axis, at the
+ * rings that each member gives `bytes` to. NULL: not at those. */
+struct zb_visitor {
+    void (*launch)(void *arg, const struct zb_launch *launch);
+    void (*coll)(void *arg, enum zb_axis axis, const struct zb_coll *coll);
+    void (*ring)(void *arg, enum zb_axis axis, size_t bytes);
+    void *arg;
+};
+
+/* Show all that the three passes over one microbatch do, without a device:
+ * addresses mean nothing, and collectives and rings launch nothing. */
 enum zb_status zb_chunk_visit(const struct zb_chunk *c,
-                              const struct zb_bind *bind, zb_visit_fn fn,
-                              void *arg) ZB_CHECKED;
+                              const struct zb_bind *bind,
+                              const struct zb_visitor *v) ZB_CHECKED;
 
 /* Equal for chunks that take the same time: the same launches on tensors of the
  * same shapes, and parameters of the same sizes. The same in every process that

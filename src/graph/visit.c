@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a chunk launches, looked at without a device: its lists are run on a
- * backend that only hands on what it is told to launch.
+ * What a chunk does, looked at without a device: its lists are run on a backend
+ * and on groups that only hand on what they are told.
  */
 #include "config.h"
 #include "graph/chunk_int.h"
@@ -10,8 +10,7 @@
 
 /* What instructions take for a stream. */
 struct zb_stream {
-    zb_visit_fn fn;
-    void *arg;
+    const struct zb_visitor *v;
     const void *block; /* the ring's */
 };
 
@@ -26,19 +25,29 @@ enum { AT_DATA = ZB_N_SPACES, AT_CONST, AT_PARAM, AT_GRAD, AT_OTHER };
 static enum zb_status launch(struct zb_stream *stream,
                              const struct zb_launch *l)
 {
-    stream->fn(stream->arg, l);
+    const struct zb_visitor *v = stream->v;
+
+    if (v->launch != NULL) {
+        v->launch(v->arg, l);
+    }
     return ZB_OK;
 }
 
 static const struct zb_backend_ops visiting = {.launch = launch};
 
-/* ---- groups: what they launch is not the chunk's -------------------------- */
+/* ---- groups: what they launch is not the chunk's --------------------------
+ */
 
 static enum zb_status coll_run(void *arg, enum zb_axis axis,
                                struct zb_stream *stream,
                                const struct zb_coll *c)
 {
-    (void)arg, (void)axis, (void)stream, (void)c;
+    const struct zb_visitor *v = stream->v;
+
+    (void)arg;
+    if (v->coll != NULL) {
+        v->coll(v->arg, axis, c);
+    }
     return ZB_OK;
 }
 
@@ -46,7 +55,12 @@ static enum zb_status ring_begin(void *arg, enum zb_axis axis,
                                  struct zb_stream *stream, const void *src,
                                  size_t bytes, const char *label)
 {
-    (void)arg, (void)axis, (void)bytes, (void)label;
+    const struct zb_visitor *v = stream->v;
+
+    (void)arg, (void)label;
+    if (v->ring != NULL) {
+        v->ring(v->arg, axis, bytes);
+    }
     stream->block = src;
     return ZB_OK;
 }
@@ -67,10 +81,11 @@ static enum zb_status ring_end(void *arg, enum zb_axis axis,
     return ZB_OK;
 }
 
-static const struct zb_coll_ops alone = {coll_run, ring_begin, ring_step,
-                                         ring_end};
+static const struct zb_coll_ops watched = {coll_run, ring_begin, ring_step,
+                                           ring_end};
 
-/* ---- the lists ------------------------------------------------------------ */
+/* ---- the lists ------------------------------------------------------------
+ */
 
 static void **addresses(int kind, size_t n)
 {
@@ -96,11 +111,11 @@ static enum zb_status visit_lists(const struct zb_chunk *c,
 }
 
 enum zb_status zb_chunk_visit(const struct zb_chunk *c,
-                              const struct zb_bind *bind, zb_visit_fn fn,
-                              void *arg)
+                              const struct zb_bind *bind,
+                              const struct zb_visitor *v)
 {
     const struct zb_graph *g = c->graph;
-    struct zb_stream stream = {.fn = fn, .arg = arg};
+    struct zb_stream stream = {.v = v};
     void **data = addresses(AT_DATA, (size_t)zb_graph_n_data(g));
     void **consts = addresses(AT_CONST, (size_t)zb_graph_n_consts(g));
     void **param = addresses(AT_PARAM, (size_t)zb_graph_n_params(g));
@@ -117,7 +132,7 @@ enum zb_status zb_chunk_visit(const struct zb_chunk *c,
         .sample = nowhere(AT_OTHER, 1),
         .loss_scale = 1,
         .is_training = 1,
-        .coll = &alone,
+        .coll = &watched,
     };
     enum zb_status st = ZB_ENOMEM;
 

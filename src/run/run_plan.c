@@ -43,8 +43,8 @@ static double slowest_message(const struct zb_run_plan *p)
     for (int ch = 0; ch < zb_n_channels(p); ch++) {
         if (zb_stage_of(p, zb_channel_from(ch)) !=
             zb_stage_of(p, zb_channel_to(ch))) {
-            most = fmax(most,
-                        zb_costs_message(p->costs, zb_channel_bytes(p, ch)));
+            most =
+                fmax(most, zb_costs_message(p->costs, zb_channel_bytes(p, ch)));
         }
     }
     return most;
@@ -59,15 +59,14 @@ void zb_run_fill_costs(struct zb_run_plan *p)
     double unit = all.f_ns > 0 ? all.f_ns / (2 * p->n_stages) : 1;
 
     for (int v = 0; v < p->n_virtual; v++) {
-        struct zb_layer_cost c = zb_costs_sum(p->costs, p->first_layer[v],
-                                              p->first_layer[v + 1]);
+        struct zb_layer_cost c =
+            zb_costs_sum(p->costs, p->first_layer[v], p->first_layer[v + 1]);
 
         p->in.f_cost[v] = given_or(p->o.f_cost, p->o.n_costs, v,
                                    fmax(c.f_ns / unit, LEAST_COST));
         p->in.b_cost[v] = given_or(p->o.b_cost, p->o.n_costs, v,
                                    fmax(c.b_ns / unit, LEAST_COST));
-        p->in.w_cost[v] =
-            given_or(p->o.w_cost, p->o.n_costs, v, c.w_ns / unit);
+        p->in.w_cost[v] = given_or(p->o.w_cost, p->o.n_costs, v, c.w_ns / unit);
     }
     p->in.c_cost = p->o.c_cost > 0 || p->o.f_cost != NULL
                        ? p->o.c_cost
@@ -103,8 +102,8 @@ static enum zb_status list_parts(struct zb_run_plan *p)
         if (p->part[ch] == NULL) {
             return ZB_ENOMEM;
         }
-        p->n_parts[ch] = zb_graph_message(p->g, at, is_grad, &p->max,
-                                          p->part[ch], n);
+        p->n_parts[ch] =
+            zb_graph_message(p->g, at, is_grad, &p->max, p->part[ch], n);
     }
     return ZB_OK;
 }
@@ -321,6 +320,7 @@ static enum zb_status find_stream_bytes(struct zb_run_plan *p)
 {
     const struct zb_backend_ops *ops;
     struct most_bytes most = {.bytes = 0};
+    const struct zb_visitor v = {.launch = note_product, .arg = &most};
     struct zb_chunk *all;
     enum zb_status st;
 
@@ -333,7 +333,7 @@ static enum zb_status find_stream_bytes(struct zb_run_plan *p)
     most.bytes = p->side_bytes = ops->scratch_bytes;
     ZB_TRY(zb_chunk_new(p->g, 0, zb_graph_n_layers(p->g), &p->max,
                         p->o.recompute, &all));
-    st = zb_chunk_visit(all, &p->max, note_product, &most);
+    st = zb_chunk_visit(all, &p->max, &v);
     zb_chunk_free(all);
     p->compute_bytes = most.bytes;
     return st;

@@ -73,10 +73,9 @@ static struct zb_session_opts opts_of(const struct ru_grid *g,
     return o;
 }
 
-static struct zb_session_opts exchanging_opts(const struct ru_grid *g,
-                                              enum zb_p2p p2p)
+static struct zb_session_opts exchanging_opts(const struct ru_grid *g)
 {
-    struct zb_session_opts o = opts_of(g, "cuda", p2p);
+    struct zb_session_opts o = opts_of(g, "cuda", ZB_P2P_COPY);
 
     o.gpus = NULL;
     o.collectives = ZB_COLLECTIVES_NCCL;
@@ -178,7 +177,7 @@ static void check_exchanges(const struct ru_grid *g, int zero_stage)
     struct zb_model *m = model_for(g);
     struct zb_session_opts on_cpu = opts_of(g, "cpu", ZB_P2P_AUTO);
     struct zb_session_opts reading = opts_of(g, "cuda", ZB_P2P_AUTO);
-    struct zb_session_opts sending = exchanging_opts(g, ZB_P2P_COPY);
+    struct zb_session_opts sending = exchanging_opts(g);
     double want[N_STEPS], read[N_STEPS], loss[N_STEPS];
     int n_seeds = zbt_is_long() ? 100 : 2;
 
@@ -295,10 +294,11 @@ static void products_of_a_step_are_those_of_the_graph(void)
     uint64_t n_products = 0, n_kernels = 0;
     struct ru_batch b;
     int n = 0;
+    const struct zb_visitor v = {.launch = count_product, .arg = &n};
 
     ZBT_OK(zb_chunk_new(g, 0, zb_graph_n_layers(g), &bind, ZB_RECOMPUTE_NONE,
                         &c));
-    ZBT_OK(zb_chunk_visit(c, &bind, count_product, &n));
+    ZBT_OK(zb_chunk_visit(c, &bind, &v));
     fake_cuda_reset(1, 1, 0);
     o.backend = "cuda";
     o.cuda_graphs = 0;
