@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A hash of bytes: names to table slots and to the keys of random numbers; and
- * a checksum of files, which is faster.
+ * A hash of bytes: names to table slots and to the keys of random numbers; one
+ * of a number; and a checksum of files, which is faster.
  *
  *     slot = zb_hash(name, strlen(name)) & (n_slots - 1);
  *
@@ -21,6 +21,21 @@
 /* FNV-1a, 64 bits (Fowler, Noll, Vo). Its values key start weights, so they
  * never change. */
 uint64_t zb_hash(const void *bytes, size_t n);
+
+/* The state of splitmix64 goes on by this. */
+#define ZB_MIX_STEP UINT64_C(0x9e3779b97f4a7c15)
+
+/* The number of splitmix64 (Steele, Lea, Flood 2014) at state x: a permutation
+ * of the 64-bit numbers that leaves no pattern. Its values order samples and
+ * draw tokens, so they never change. */
+static inline uint64_t zb_mix(uint64_t x)
+{
+    uint64_t z = x + ZB_MIX_STEP;
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
 
 #define ZB_SUM_LANES 4
 #define ZB_SUM_BLOCK (8 * ZB_SUM_LANES)

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "zb/hash.h"
 #include "zb/mem.h"
 
 /* One file. */
@@ -213,18 +214,9 @@ enum zb_status zb_dataset_sample(const struct zb_dataset *ds, int64_t index,
     return tokens_get(ds, index * ds->seq_len, ds->seq_len + 1, tokens_out);
 }
 
-/* splitmix64's finaliser (Steele, Lea, Flood 2014). */
-static uint64_t mix(uint64_t z)
-{
-    z += 0x9e3779b97f4a7c15U;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-    return z ^ (z >> 31);
-}
-
 int64_t zb_data_order(uint64_t seed, uint64_t epoch, int64_t n, int64_t i)
 {
-    uint64_t key = mix(mix(seed) ^ epoch);
+    uint64_t key = zb_mix(zb_mix(seed) ^ epoch);
     uint64_t x = (uint64_t)i, mask;
     int half_bits = 1;
 
@@ -236,7 +228,8 @@ int64_t zb_data_order(uint64_t seed, uint64_t epoch, int64_t n, int64_t i)
         uint64_t left = x >> half_bits, right = x & mask;
 
         for (uint64_t round = 0; round < 8; round++) {
-            uint64_t next = left ^ (mix(key ^ mix(round << 56 | right)) & mask);
+            uint64_t next =
+                left ^ (zb_mix(key ^ zb_mix(round << 56 | right)) & mask);
 
             left = right;
             right = next;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "zb/hash.h"
 #include "zb/mem.h"
 
 /* A target that is none. */
@@ -225,18 +226,10 @@ static void prefix_release(struct prefix *p)
     zb_free(p->field);
 }
 
-/* splitmix64 (Steele, Lea, Flood 2014) of seed and place, in [0, 1). */
-static uint64_t mix(uint64_t z)
-{
-    z += 0x9e3779b97f4a7c15U;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-    return z ^ (z >> 31);
-}
-
+/* Of seed and place, in [0, 1). */
 static double uniform(uint64_t seed, int64_t place)
 {
-    return (double)(mix(mix(seed) ^ (uint64_t)place) >> 11) * 0x1p-53;
+    return (double)(zb_mix(zb_mix(seed) ^ (uint64_t)place) >> 11) * 0x1p-53;
 }
 
 /* The token behind the first n. */

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "zb/hash.h"
+
 /* Delays are slept in pieces this long, so that closing need not wait. */
 #define NAP_NS 1000000
 /* One operation in so many is delayed. */
@@ -27,14 +29,12 @@ uint64_t zb_ck_checksum(const void *ptr, size_t bytes)
     return h;
 }
 
-/* splitmix64 (Steele, Lea and Flood 2014). */
 static uint64_t draw(uint64_t *rng)
 {
-    uint64_t z = *rng += 0x9e3779b97f4a7c15u;
+    uint64_t now = *rng;
 
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    *rng += ZB_MIX_STEP;
+    return zb_mix(now);
 }
 
 uint64_t zb_ck_seed(uint64_t seed, int device, int number)

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "zb/hash.h"
 #include "zb/mem.h"
 #include "zb/thread.h"
 
@@ -103,22 +104,12 @@ enum zb_status zb_cuda_enable_peers(const struct zb_device *dev)
 
 /* ---- one way ------------------------------------------------------------- */
 
-/* Splitmix64, of a position: no two ways have the same words. */
-static uint64_t word_of(uint64_t at)
-{
-    uint64_t z = (at + 1) * 0x9e3779b97f4a7c15u;
-
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 /* What is sent, and at the other end its complement, which is wrong
  * everywhere. */
 static void write_pattern(struct trial *t, int way)
 {
     for (size_t i = 0; i < ROOM_BYTES / 8; i++) {
-        uint64_t sent = word_of(i + ((uint64_t)way << 32)), wrong = ~sent;
+        uint64_t sent = zb_mix(i + ((uint64_t)way << 32)), wrong = ~sent;
 
         memcpy(t->sent + 8 * i, &sent, 8);
         memcpy(t->came + 8 * i, &wrong, 8);
