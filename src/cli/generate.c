@@ -84,7 +84,7 @@ static enum zb_status plan_length(const struct zbrun_job *job, size_t n_prompt,
 }
 
 /* Ids above 255 are tokens that a model may have, but no bytes. */
-static enum zb_status print_bytes(const int32_t *ids, int64_t n)
+static void print_bytes(const int32_t *ids, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < ZB_BYTE_VOCAB) {
@@ -92,7 +92,6 @@ static enum zb_status print_bytes(const int32_t *ids, int64_t n)
         }
     }
     putchar('\n');
-    return ZB_OK;
 }
 
 /* The prompt and what follows it. */
@@ -102,7 +101,8 @@ static enum zb_status print_text(const struct zbrun_job *job,
     char *text;
 
     if (job->tokenizer == NULL) {
-        return print_bytes(ids, n);
+        print_bytes(ids, n);
+        return ZB_OK;
     }
     ZB_TRY(zb_decode(job->tokenizer, ids, (size_t)n, 1, &text));
     puts(text);
@@ -155,17 +155,20 @@ enum zb_status zbrun_generate(const struct zbrun_job *job)
 {
     struct ids all = {.n = 0};
     int64_t n_max = 0, n_prompt;
+    int32_t *id;
     enum zb_status st;
 
     warn_untrained(job);
     ZB_TRY_GOTO(st, encode(job, &all), out);
     ZB_TRY_GOTO(st, plan_length(job, all.n, &n_max), out);
     n_prompt = (int64_t)all.n;
-    while ((int64_t)all.cap < n_max) {
-        ZB_TRY_GOTO(st, zb_grow(&all.id, all.cap, &all.cap, sizeof(*all.id)),
-                    out);
+    id = zb_realloc_array(all.id, all.n, (size_t)n_max, sizeof(*id));
+    if (id == NULL) {
+        st = ZB_ENOMEM;
+        goto out;
     }
-    st = generate(job, n_prompt, n_max, all.id);
+    all.id = id;
+    st = generate(job, n_prompt, n_max, id);
 out:
     zb_free(all.id);
     return st;

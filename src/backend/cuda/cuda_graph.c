@@ -29,9 +29,9 @@
 
 struct graph {
     uint64_t hash;
-    void *key; /* [bytes] NULL: free; this slot does not end a search */
+    void *key; /* [bytes] */
     size_t bytes;
-    cudaGraphExec_t exec;
+    cudaGraphExec_t exec; /* NULL: the slot is free */
     uint64_t used; /* when last, in replays */
 };
 
