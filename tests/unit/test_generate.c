@@ -19,6 +19,9 @@
 #define MAX_TOKENS 16
 #define N_DRAWS 20000
 
+static const struct ru_grid alone = {1, 1, 1, 1, ZB_SEQ_WHOLE};
+static const struct ru_grid staged = {2, 1, 1, 1, ZB_SEQ_WHOLE};
+
 static const struct zb_sampling greedy = {.temperature = 0, .top_p = 1};
 
 static struct zb_st_file *open_golden(void)
@@ -43,9 +46,10 @@ static int64_t read_ids(const struct zb_st_file *f, const char *name,
 }
 
 static struct zb_session *new_session(const struct golden *d,
-                                      const struct zb_model *m, int n_stages)
+                                      const struct zb_model *m,
+                                      const struct ru_grid *g)
 {
-    struct zb_session_opts o = ru_opts(n_stages, 2, 2);
+    struct zb_session_opts o = ru_grid_opts(g, 4);
     struct zb_session *s = NULL;
 
     o.max_seq = MAX_TOKENS;
@@ -71,16 +75,18 @@ static void expect_ids(struct zb_session *s, const struct zb_st_file *f,
 }
 
 static void check_model(const struct zb_st_file *f, const char *name,
-                        const struct zb_parallel *par, int n_stages)
+                        const struct ru_grid *g)
 {
+    const struct zb_parallel par = {
+        .tp = g->tp, .sp = g->sp, .mode = g->mode, .vocab_multiple = 32};
     char prompt[64], want[64];
     struct golden d;
     struct zb_session *s;
 
     snprintf(prompt, sizeof(prompt), "%s.prompt", name);
     snprintf(want, sizeof(want), "%s.ids", name);
-    golden_open_on(&d, name, par);
-    s = new_session(&d, d.model, n_stages);
+    golden_open_on(&d, name, &par);
+    s = new_session(&d, d.model, g);
     expect_ids(s, f, prompt, want, MAX_TOKENS);
     zb_session_free(s);
     golden_close(&d);
@@ -92,14 +98,30 @@ static void likeliest_tokens_are_those_of_transformers(void)
         "llama_base",   "llama_variant", "gpt2_base",
         "mistral_base", "bloom_base",    "qwen2_base",
         "cohere_base",  "gptj_base",     "falcon_7b"};
-    static const struct zb_parallel pair = {
-        .tp = 2, .sp = 1, .vocab_multiple = 32};
+    static const struct ru_grid both = {2, 2, 1, 1, ZB_SEQ_WHOLE};
     struct zb_st_file *f = open_golden();
 
     for (size_t i = 0; i < ZB_COUNT_OF(names); i++) {
-        check_model(f, names[i], NULL, 1);
-        check_model(f, names[i], NULL, 2);
-        check_model(f, names[i], &pair, 2);
+        check_model(f, names[i], &alone);
+        check_model(f, names[i], &staged);
+        check_model(f, names[i], &both);
+    }
+    zb_st_close(f);
+}
+
+static void so_they_are_on_layouts_that_share_sequences_and_rows(void)
+{
+    static const struct ru_grid grid[] = {
+        {1, 1, 1, 2, ZB_SEQ_WHOLE},        {2, 1, 1, 2, ZB_SEQ_WHOLE},
+        {1, 2, 1, 1, ZB_SEQ_SPLIT_GATHER}, {2, 2, 1, 2, ZB_SEQ_SPLIT_GATHER},
+        {1, 1, 2, 1, ZB_SEQ_ALL_TO_ALL},   {2, 1, 2, 2, ZB_SEQ_ALL_TO_ALL},
+        {1, 1, 2, 1, ZB_SEQ_RING},         {2, 1, 2, 1, ZB_SEQ_RING},
+    };
+    struct zb_st_file *f = open_golden();
+
+    for (size_t i = 0; i < ZB_COUNT_OF(grid); i++) {
+        check_model(f, "llama_base", &grid[i]);
+        check_model(f, "gpt2_base", &grid[i]);
     }
     zb_st_close(f);
 }
@@ -122,7 +144,7 @@ static void end_of_text_ends_it(void)
     ZBT_OK(zb_model_from_json(text, "config", &(struct zb_model_opts){0}, &m));
     CU_ASSERT(zb_model_is_end(m, 77));
     CU_ASSERT(!zb_model_is_end(m, 76));
-    s = new_session(&d, m, 2);
+    s = new_session(&d, m, &staged);
     expect_ids(s, f, "llama_base.prompt", "end.ids", MAX_TOKENS);
     zb_session_free(s);
     zb_model_free(m);
@@ -193,7 +215,8 @@ static void same_seed_draws_the_same_text(void)
 
     golden_open(&d, "gpt2_base");
     for (int k = 0; k < 3; k++) {
-        struct zb_session *s = new_session(&d, d.model, 1 + k % 2);
+        struct zb_session *s =
+            new_session(&d, d.model, k % 2 ? &staged : &alone);
 
         how.seed = k < 2 ? 5 : 6;
         for (int again = 0; again < 2; again++) {
@@ -228,7 +251,7 @@ static void mistakes_are_named(void)
     struct zb_session *s;
 
     golden_open(&d, "gpt2_base");
-    s = new_session(&d, d.model, 1);
+    s = new_session(&d, d.model, &alone);
     fails(zb_generate(s, &greedy, 0, 4, ids, &n), ZB_EINVAL, "prompt of 0");
     fails(zb_generate(s, &greedy, 2, 4, ids, &n), ZB_ECONFIG,
           "token 1 of the prompt is 1000");
@@ -238,7 +261,7 @@ static void mistakes_are_named(void)
     zb_session_free(s);
     golden_close(&d);
     golden_open(&d, "opt_padded"); /* built for a batch with a mask */
-    s = new_session(&d, d.model, 1);
+    s = new_session(&d, d.model, &alone);
     fails(zb_generate(s, &greedy, 1, 4, ids, &n), ZB_EUNSUPPORTED,
           "position_ids");
     zb_session_free(s);
@@ -248,7 +271,7 @@ static void mistakes_are_named(void)
 /* What fails in a device's thread ends the session. */
 static enum zb_status generate_with_failure(const struct golden *d, uint64_t k)
 {
-    struct zb_session *s = new_session(d, d->model, 1);
+    struct zb_session *s = new_session(d, d->model, &alone);
     int32_t ids[MAX_TOKENS] = {3};
     int64_t n = 0;
     enum zb_status st;
@@ -282,6 +305,7 @@ int main(void)
 {
     static const struct zbt_case cases[] = {
         ZBT_CASE(likeliest_tokens_are_those_of_transformers),
+        ZBT_CASE(so_they_are_on_layouts_that_share_sequences_and_rows),
         ZBT_CASE(end_of_text_ends_it),
         ZBT_CASE(drawn_tokens_have_the_probabilities_of_transformers),
         ZBT_CASE(same_seed_draws_the_same_text),
