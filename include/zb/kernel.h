@@ -294,7 +294,14 @@ struct zb_k_attention_merge {
     int64_t out_batch, lse_row;
 };
 
-enum zb_act { ZB_ACT_RELU, ZB_ACT_SILU, ZB_ACT_GELU_TANH, ZB_ACT_GELU_ERF };
+enum zb_act {
+    ZB_ACT_RELU,
+    ZB_ACT_SILU,
+    ZB_ACT_GELU_TANH,
+    ZB_ACT_GELU_ERF,
+    ZB_ACT_TANH,
+    ZB_N_ACTS
+};
 
 /* y = act(x), and dx = dy * act'(x). */
 struct zb_k_act_fwd {

@@ -67,6 +67,13 @@ ZB_KERN_FN zb_real zb_gelu_erf_d(zb_real x)
     return zb_normal_cdf(x) + x * pdf;
 }
 
+ZB_KERN_FN zb_real zb_tanh_d(zb_real x)
+{
+    zb_real y = zb_tanh(x);
+
+    return ZB_R(1) - y * y;
+}
+
 /* Run LOOP(function, derivative) for the activation, an enum zb_act of
  * zb/kernel.h. */
 #define ZB_FOR_ACT(act, LOOP)                                                  \
@@ -82,6 +89,9 @@ ZB_KERN_FN zb_real zb_gelu_erf_d(zb_real x)
         break;                                                                 \
     case ZB_ACT_GELU_ERF:                                                      \
         LOOP(zb_gelu_erf, zb_gelu_erf_d)                                       \
+        break;                                                                 \
+    case ZB_ACT_TANH:                                                          \
+        LOOP(zb_tanh, zb_tanh_d)                                               \
         break;                                                                 \
     }
 

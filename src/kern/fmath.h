@@ -29,6 +29,11 @@ ZB_KERN_FN double zb_erf(double x)
     return erf(x);
 }
 
+ZB_KERN_FN double zb_tanh(double x)
+{
+    return tanh(x);
+}
+
 /* Sine and cosine of 2 pi u, for u in [0, 1]. */
 ZB_KERN_FN void zb_sincos_turn(double u, double *sin_out, double *cos_out)
 {
@@ -107,6 +112,20 @@ ZB_KERN_FN float zb_erf(float x)
     q = 1.0f - zb_exp(-q);
     q = x < 0.0f ? -q : q;
     return a < 1.0f ? p : q;
+}
+
+/* Below 1/2 Lambert's continued fraction x / (1 + z / (3 + z / (5 + z / (7 + z /
+ * 9)))), z = x^2, as one quotient; above, 1 - 2 / (exp(2 |x|) + 1). */
+ZB_KERN_FN float zb_tanh(float x)
+{
+    float a = x < 0.0f ? -x : x;
+    float z = x * x;
+    float p = 945.0f + z * (105.0f + z);
+    float q = 945.0f + z * (420.0f + z * 15.0f);
+    float t = 1.0f - 2.0f / (zb_exp(2.0f * a) + 1.0f);
+
+    t = x < 0.0f ? -t : t;
+    return a < 0.5f ? x * p / q : t;
 }
 
 /* u = q / 4 + r with |r| <= 1/8; a quarter turn swaps sine and cosine. */

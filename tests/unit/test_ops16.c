@@ -585,7 +585,7 @@ static void run_reduce(enum zb_dtype t, int variant)
 
 static void elements(void)
 {
-    check("act", run_acts, 4);
+    check("act", run_acts, ZB_N_ACTS);
     check("plain", run_plain, 1);
     check("dropout", run_dropout, 2);
     check("reduce", run_reduce, 2);
