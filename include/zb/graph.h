@@ -194,6 +194,9 @@ int zb_g_reshape(struct zb_graph *g, int x, int n_dims, const int64_t *dim);
 int zb_g_slice(struct zb_graph *g, int x, int64_t first, int64_t n);
 /* x itself, as one run of memory: what slices must be before some reshapes. */
 int zb_g_dense(struct zb_graph *g, int x);
+/* x [B,T,..] -> [B,..]: the first token of each sequence. Not where sequences
+ * are cut over sp, whose ranks do not all have it. */
+int zb_g_first(struct zb_graph *g, int x);
 /* logits [..,V], labels [..] i32 (targets, already shifted; -100 = ignored)
  * -> loss per row [..]. Where parameters are trained, the result of xent and
  * mse may reach the loss through add, scale and reshape only, in their layer:

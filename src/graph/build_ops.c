@@ -233,6 +233,13 @@ int zb_g_dense(struct zb_graph *g, int x)
     return zb_graph_add_op(g, ZB_OP_dense, &op);
 }
 
+int zb_g_first(struct zb_graph *g, int x)
+{
+    struct zb_op op = {.in = {zb_g_whole(g, x)}};
+
+    return zb_graph_add_op(g, ZB_OP_first, &op);
+}
+
 int zb_g_xent(struct zb_graph *g, int logits, int labels)
 {
     struct zb_op op = {.in = {logits, labels}};

@@ -202,6 +202,7 @@ struct zb_op_row {
     X(dense)                                                                   \
     X(reshape)                                                                 \
     X(slice)                                                                   \
+    X(first)                                                                   \
     X(xent)                                                                    \
     X(xent_part)                                                               \
     X(xent_join)                                                               \
@@ -513,6 +514,8 @@ enum zb_status zb_gated_backward_input(struct zb_emit *e);
 enum zb_status zb_add_forward(struct zb_emit *e);
 enum zb_status zb_scale_forward(struct zb_emit *e);
 enum zb_status zb_dense_forward(struct zb_emit *e);
+enum zb_status zb_first_forward(struct zb_emit *e);
+enum zb_status zb_first_backward_input(struct zb_emit *e);
 enum zb_status zb_scale_backward_input(struct zb_emit *e);
 enum zb_status zb_dropout_forward(struct zb_emit *e);
 enum zb_status zb_dropout_backward_input(struct zb_emit *e);

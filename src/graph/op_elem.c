@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Elementwise ops, and the two that only look at a tensor differently.
+ * Elementwise ops, and those that take a tensor apart or look at it differently.
  */
 #include "config.h"
 #include "graph/graph_int.h"
@@ -365,4 +365,76 @@ struct zb_flops zb_slice_flops(const struct zb_graph *g,
                                const struct zb_bind *bind)
 {
     return per_element(g, op, bind, 0, 0);
+}
+
+/* ---- first --------------------------------------------------------------- */
+
+int zb_first_shape(struct zb_graph *g, struct zb_op *op)
+{
+    struct zb_shape y = *zb_op_shape(g, op, 0);
+
+    if (y.n_dims < 3 || y.dim[0] != ZB_DIM(ZB_SYM_BATCH) ||
+        y.dim[1] != ZB_DIM(ZB_SYM_SEQ)) {
+        zb_graph_mistake(g, op, "x %s is no batch of sequences",
+                         zb_shape_text(&y).s);
+        return -1;
+    }
+    if (g->par.sp > 1) {
+        zb_graph_mistake(g, op, "sequences are cut, over sp = %d", g->par.sp);
+        return -1;
+    }
+    for (int i = 2; i < y.n_dims; i++) {
+        y.dim[i - 1] = y.dim[i];
+    }
+    y.n_dims--;
+    return zb_op_add_like(g, op, &y, 0);
+}
+
+struct zb_flops zb_first_flops(const struct zb_graph *g,
+                               const struct zb_op *op,
+                               const struct zb_bind *bind)
+{
+    return per_element(g, op, bind, 0, 0);
+}
+
+/* Between the tokens [B,T,..] and the first ones [B,..]. */
+static struct zb_k_copy first_params(const struct zb_view *tokens,
+                                     const struct zb_view *first)
+{
+    return (struct zb_k_copy){
+        .rows = first->shape.dim[0],
+        .cols = zb_shape_elems(&first->shape) / first->shape.dim[0],
+        .ldx = zb_shape_elems(&tokens->shape) / tokens->shape.dim[0],
+        .ldy = zb_shape_elems(&first->shape) / first->shape.dim[0],
+        .elem_bytes = (int64_t)zb_dtype_bytes(first->dtype),
+        .x = tokens->data,
+        .y = first->data,
+    };
+}
+
+enum zb_status zb_first_forward(struct zb_emit *e)
+{
+    struct zb_k_copy k = first_params(&e->in[0], &e->out[0]);
+
+    return zb_emit_launch(e, ZB_K_copy, &k);
+}
+
+enum zb_status zb_first_backward_input(struct zb_emit *e)
+{
+    struct zb_k_copy there = first_params(&e->d_in[0], &e->d_out), back = there;
+    struct zb_k_fill zero = {
+        .n = zb_shape_elems(&e->d_in[0].shape),
+        .dtype = e->d_in[0].dtype,
+        .y = e->d_in[0].data,
+    };
+
+    back.ldx = there.ldy;
+    back.ldy = there.ldx;
+    back.x = e->d_out.data;
+    back.y = e->d_in[0].data;
+    zb_emit_begin(e);
+    zb_emit_touch_view(e, &e->d_in[0], ZB_WRITE);
+    ZB_TRY(zb_emit_launch(e, ZB_K_fill, &zero));
+    zb_emit_touch_view(e, &e->d_out, ZB_READ);
+    return zb_emit_launch(e, ZB_K_copy, &back);
 }

@@ -214,6 +214,15 @@ const struct zb_op_row zb_op_rows[ZB_N_OPS] = {
         .alias = zb_slice_alias,
         .spread = zb_slice_spread,
     },
+    [ZB_OP_first] = {
+        ROW(first),
+        .flags = ZB_OP_CHEAP,
+        .n_in = 1,
+        .in = {IN_X(ZB_IN_GRAD, ZB_NEED_DENSE)},
+        .spread = zb_whole_spread,
+        .forward = zb_first_forward,
+        .backward_input = zb_first_backward_input,
+    },
     [ZB_OP_xent] = {
         ROW(xent),
         .flags = ZB_OP_LOSS,

@@ -241,6 +241,19 @@ static int op_dense(struct ctx *k, int x)
                     ZB_ACT_SILU);
 }
 
+static int op_act_tanh(struct ctx *k, int x)
+{
+    return zb_g_act(k->g, x, ZB_ACT_TANH);
+}
+
+/* Its input is read again, so that two gradients meet. */
+static int op_first(struct ctx *k, int x)
+{
+    int y = zb_g_act(k->g, x, ZB_ACT_SILU);
+
+    return zb_g_first(k->g, zb_g_add(k->g, y, x));
+}
+
 static int op_xent(struct ctx *k, int x)
 {
     k->is_loss = 1;
@@ -278,6 +291,8 @@ static const struct {
     {"act_gelu_tanh", op_act_gelu_tanh, 0},
     {"act_gelu_erf", op_act_gelu_erf, 0},
     {"act_relu", op_act_relu, 0},
+    {"act_tanh", op_act_tanh, 0},
+    {"first", op_first, 0},
     {"gated", op_gated, 0},
     {"gated_overlapping", op_gated_overlapping, 0},
     {"add_twice", op_add_twice, 0},
@@ -308,13 +323,16 @@ static int build(struct ctx *k, size_t op)
     if (!k->is_loss) {
         const int64_t four[] = {B, T, 2, H / 2};
         const int64_t six[] = {B, T, 6}, whole[] = {B, T, H};
-        const int64_t half[] = {B, T, 4}, five[] = {B, T, 5};
+        const int64_t half[] = {B, T, 4}, five[] = {B, T, 5}, row[] = {B, H};
         const int64_t *dim = whole;
         int n = 3;
 
         if (strcmp(ops[op].name, "reshape") == 0) {
             dim = four;
             n = 4;
+        } else if (strcmp(ops[op].name, "first") == 0) {
+            dim = row;
+            n = 2;
         } else if (strncmp(ops[op].name, "linear", 6) == 0) {
             dim = six;
         } else if (strstr(ops[op].name, "overlapping") != NULL) {
