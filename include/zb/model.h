@@ -28,7 +28,9 @@ struct zb_model_opts {
     int has_key_mask;  /* 1: the batch has an attention_mask field [B,T], of
                           whole sequences in every layout. A model whose
                           positions depend on it (opt) has the field
-                          position_ids [B,T], too */
+                          position_ids [B,T], too. A model that is not causal
+                          has it also where the layout pads sequences
+                          (zb_parallel_seq_multiple()) */
     int has_embeds;    /* 1: the batch has inputs_embeds [B,T,H], not ids */
     const struct zb_parallel *par; /* NULL: one device */
     enum zb_dtype storage; /* zb_g_storage(); inputs_embeds are of this type */
@@ -52,7 +54,7 @@ struct zb_model_key {
 
 /* Build from the text of a config.json; `where` names it in messages. Unknown
  * keys of the file are ignored when they do not change the result (a list of
- * such keys is kept: architectures, torch_dtype, ...); a key that asks for
+ * such keys is kept: torch_dtype, ...); a key that asks for
  * something not supported is refused by name. */
 enum zb_status zb_model_from_json(const char *text, const char *where,
                                   const struct zb_model_opts *opts,
@@ -83,6 +85,10 @@ const char *zb_model_type(const struct zb_model *m);
 int zb_model_n_before(const struct zb_model *m);
 int zb_model_n_blocks(const struct zb_model *m);
 int64_t zb_model_vocab_size(const struct zb_model *m);
+/* 1: a token sees none behind it, and what it is to predict is the next one (a
+ * graph of one's own counts as such); 0: of encoders, whose labels belong to
+ * the tokens themselves. */
+int zb_model_is_causal(const struct zb_model *m);
 /* Whether a token is one of those that end a text: the config's eos_token_id, a
  * number or a list; none where it has no such key. */
 int zb_model_is_end(const struct zb_model *m, int32_t id);

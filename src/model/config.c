@@ -214,6 +214,7 @@ enum zb_status zb_config_act(const struct zb_config *c, const char *name,
         {"gelu", ZB_ACT_GELU_ERF},
         {"gelu_new", ZB_ACT_GELU_TANH},
         {"gelu_pytorch_tanh", ZB_ACT_GELU_TANH},
+        {"tanh", ZB_ACT_TANH},
     };
     const char *text = zb_config_text(c, name);
 
@@ -225,7 +226,7 @@ enum zb_status zb_config_act(const struct zb_config *c, const char *name,
     }
     return zb_config_fail(c, name,
                           "activation '%s' is not supported (relu, silu, "
-                          "gelu, gelu_new, gelu_pytorch_tanh)",
+                          "gelu, gelu_new, gelu_pytorch_tanh, tanh)",
                           text);
 }
 
@@ -423,9 +424,42 @@ static enum zb_status find_family(struct zb_config *c)
         near != NULL ? "'?)" : "", all);
 }
 
+/* Of a family with several classes the one that `architectures` begins with;
+ * others have no choice. */
+static enum zb_status find_class(struct zb_config *c)
+{
+    const struct zb_family *family = c->family;
+    const json_t *given = json_object_get(c->given, "architectures");
+    const char *name;
+
+    c->architecture = family->architecture;
+    if (family->more_classes[0] == NULL || given == NULL ||
+        json_is_null(given)) {
+        return ZB_OK;
+    }
+    name = json_string_value(
+        json_is_array(given) ? json_array_get(given, 0) : given);
+    if (name != NULL && strcmp(name, family->architecture) == 0) {
+        return ZB_OK;
+    }
+    for (int i = 0; name != NULL && i < ZB_FAMILY_MAX_CLASSES; i++) {
+        if (family->more_classes[i] != NULL &&
+            strcmp(name, family->more_classes[i]) == 0) {
+            c->architecture = family->more_classes[i];
+            return ZB_OK;
+        }
+    }
+    return zb_config_fail(c, "architectures",
+                          "%s%.80s%s is not supported; there are %s, %s",
+                          name != NULL ? "'" : "", name != NULL ? name : "this",
+                          name != NULL ? "'" : "", family->architecture,
+                          family->more_classes[0]);
+}
+
 static enum zb_status check(struct zb_config *c)
 {
     ZB_TRY(find_family(c));
+    ZB_TRY(find_class(c));
     ZB_TRY(check_given(c));
     c->value = json_object();
     if (c->value == NULL) {

@@ -10,10 +10,9 @@
 #define LAYOUTS "pp, tp, split_gather, all_to_all, ring_attn"
 
 static const struct zb_family *const families[] = {
-    &zb_family_llama,  &zb_family_qwen2, &zb_family_mistral,
-    &zb_family_gpt2,   &zb_family_gptj,  &zb_family_cohere,
-    &zb_family_falcon, &zb_family_bloom, &zb_family_chatglm,
-    &zb_family_opt,
+    &zb_family_llama,   &zb_family_qwen2,  &zb_family_mistral, &zb_family_gpt2,
+    &zb_family_gptj,    &zb_family_cohere, &zb_family_falcon,  &zb_family_bloom,
+    &zb_family_chatglm, &zb_family_opt,    &zb_family_bert,
 };
 
 const char *zb_model_family(size_t i)
@@ -51,8 +50,14 @@ void zb_model_list(FILE *f)
           "|---|---|---|---|---|\n",
           f);
     for (size_t i = 0; i < ZB_COUNT_OF(families); i++) {
-        fprintf(f, "| %s | %s | %s | %s | ", families[i]->name,
-                families[i]->architecture, families[i]->notes, LAYOUTS);
+        fprintf(f, "| %s | %s", families[i]->name, families[i]->architecture);
+        for (int k = 0; k < ZB_FAMILY_MAX_CLASSES; k++) {
+            const char *class = families[i]->more_classes[k];
+
+            fprintf(f, "%s%s", class != NULL ? ", " : "",
+                    class != NULL ? class : "");
+        }
+        fprintf(f, " | %s | %s | ", families[i]->notes, LAYOUTS);
         list_only(families[i], f);
         fputs(" |\n", f);
     }

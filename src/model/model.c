@@ -16,6 +16,7 @@ struct zb_model {
     char *config_json;
     int n_before, n_blocks;
     int64_t vocab_size;
+    int is_causal;
     size_t n_ends;
     int32_t *end; /* tokens that end a text */
 };
@@ -43,7 +44,7 @@ static char *config_text(const struct zb_config *c)
     char *text, *copy;
 
     json_object_set_new(all, "architectures",
-                        json_pack("[s]", c->family->architecture));
+                        json_pack("[s]", c->architecture));
     json_object_foreach(c->given, name, v) {
         if (json_object_get(all, name) == NULL && !json_is_null(v)) {
             json_object_set(all, name, v);
@@ -58,8 +59,8 @@ static char *config_text(const struct zb_config *c)
         if (row->alias != NULL) {
             json_object_del(all, row->alias);
         }
-        if (row->type >= ZB_KEY_OBJECT &&
-            json_is_null(json_object_get(all, row->name))) {
+        if (json_is_null(json_object_get(all, row->name)) &&
+            (row->type >= ZB_KEY_OBJECT || strcmp(row->def, "null") == 0)) {
             json_object_del(all, row->name);
         }
     }
@@ -191,6 +192,7 @@ static enum zb_status make(const struct zb_config *c,
     m->n_before = 1;
     m->n_blocks = (int)zb_config_int(c, c->family->layers_key);
     m->vocab_size = zb_config_int(c, c->family->vocab_key);
+    m->is_causal = !c->family->sees_all;
     m->config_json = config_text(c);
     st = m->config_json != NULL ? take_ends(c, m) : ZB_ENOMEM;
     if (st != ZB_OK) {
@@ -248,6 +250,7 @@ enum zb_status zb_model_from_graph(struct zb_graph *g, int n_before,
     }
     m->n_before = n_before;
     m->n_blocks = n_blocks;
+    m->is_causal = 1;
     *m_out = m;
     return ZB_OK;
 }
@@ -275,6 +278,11 @@ int zb_model_n_blocks(const struct zb_model *m)
 int64_t zb_model_vocab_size(const struct zb_model *m)
 {
     return m->vocab_size;
+}
+
+int zb_model_is_causal(const struct zb_model *m)
+{
+    return m->is_causal;
 }
 
 int zb_model_is_end(const struct zb_model *m, int32_t id)

@@ -43,6 +43,7 @@ struct zb_family;
 /* A checked config: every key of the family has a value of its type. */
 struct zb_config {
     const struct zb_family *family;
+    const char *architecture; /* of the family's classes: the one to build */
     const char *where;
     const char *text; /* the file, to find lines in; NULL: written by hand */
     const struct zb_model_key *keys; /* by hand: with their lines */
@@ -143,8 +144,11 @@ enum zb_status zb_build_check_split(const struct zb_builder *b, const char *key,
 enum zb_status zb_build_check_positions(const struct zb_builder *b,
                                         const char *key) ZB_CHECKED;
 
-/* The batch's attention_mask, or ZB_G_NONE. Call it once. */
+/* The batch's attention_mask, or ZB_G_NONE. Call it once. Models that see all
+ * have it, too, where a layout pads sequences. */
 int zb_build_key_mask(struct zb_builder *b);
+/* A field of the batch with one number for each token. */
+int zb_build_ids(struct zb_builder *b, const char *name);
 /* The batch's position_ids, from -1 on: a token's number among those of its row
  * that the attention_mask shows, -1 where it shows none (zb_position_ids()).
  * ZB_G_NONE where there is no mask: tokens count from the first. */
@@ -160,8 +164,9 @@ const char *zb_build_head_table(const struct zb_builder *b, const char *tied);
 int zb_build_head(struct zb_builder *b, int x, int64_t vocab, int64_t hidden,
                   const char *table, const char *bias);
 /* Output and criterion; `x` is the logits, or with no_head the last hidden
- * state. */
+ * state. A label for each token, or of the second for each sequence. */
 void zb_build_end(struct zb_builder *b, int x);
+void zb_build_end_rows(struct zb_builder *b, int x);
 void zb_build_layer(struct zb_builder *b, const char *fmt, ...)
     ZB_PRINTF(2, 3);
 
@@ -220,20 +225,26 @@ enum zb_status zb_build_alibi(struct zb_builder *b, int64_t n_heads,
 
 /* ---- families ------------------------------------------------------------ */
 
+#define ZB_FAMILY_MAX_CLASSES 2
+
 struct zb_family {
     const char *name;         /* model_type */
     const char *architecture; /* Hugging Face class of the checkpoint */
-    const char *notes;        /* what is supported, for lists */
+    const char *more_classes[ZB_FAMILY_MAX_CLASSES]; /* that `architectures` may
+                                                        ask for instead */
+    const char *notes; /* what is supported, for lists */
     const struct zb_key_row *keys;
     size_t n_keys;
     const char *layers_key, *vocab_key;
     const char *std_key; /* of initialisation; NULL: initializer_range */
+    int sees_all;        /* 1: a token sees those behind it, too */
     enum zb_status (*build)(struct zb_builder *b);
 };
 
 extern const struct zb_family zb_family_llama, zb_family_qwen2,
     zb_family_mistral, zb_family_gpt2, zb_family_gptj, zb_family_cohere,
-    zb_family_falcon, zb_family_bloom, zb_family_chatglm, zb_family_opt;
+    zb_family_falcon, zb_family_bloom, zb_family_chatglm, zb_family_opt,
+    zb_family_bert;
 
 /* In notes: what rope.c reads. */
 #define ZB_NOTE_ROPE "rope: default, linear, llama3"

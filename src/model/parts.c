@@ -202,21 +202,26 @@ static const int64_t batch_seq[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ)};
 
 int zb_build_key_mask(struct zb_builder *b)
 {
-    enum zb_seq_mode mode = zb_graph_parallel(b->g)->mode;
-    int is_part = mode == ZB_SEQ_ALL_TO_ALL || mode == ZB_SEQ_RING;
+    const struct zb_parallel *par = zb_graph_parallel(b->g);
+    int is_part = par->mode == ZB_SEQ_ALL_TO_ALL || par->mode == ZB_SEQ_RING;
+    int is_padded =
+        b->config->family->sees_all && zb_parallel_seq_multiple(par) > 1;
     const int64_t dim[] = {ZB_DIM(ZB_SYM_BATCH),
                            ZB_DIM(is_part ? ZB_SYM_FULL : ZB_SYM_SEQ)};
 
-    return b->opts->has_key_mask
+    return b->opts->has_key_mask || is_padded
                ? zb_g_data(b->g, "attention_mask", ZB_DTYPE_I32, 2, dim)
                : ZB_G_NONE;
 }
 
+int zb_build_ids(struct zb_builder *b, const char *name)
+{
+    return zb_g_data(b->g, name, ZB_DTYPE_I32, 2, batch_seq);
+}
+
 int zb_build_position_ids(struct zb_builder *b)
 {
-    return b->opts->has_key_mask
-               ? zb_g_data(b->g, "position_ids", ZB_DTYPE_I32, 2, batch_seq)
-               : ZB_G_NONE;
+    return b->opts->has_key_mask ? zb_build_ids(b, "position_ids") : ZB_G_NONE;
 }
 
 int zb_build_input(struct zb_builder *b, const char *table, int64_t vocab,
@@ -228,7 +233,7 @@ int zb_build_input(struct zb_builder *b, const char *table, int64_t vocab,
     if (b->opts->has_embeds) {
         return zb_g_data(b->g, "inputs_embeds", ZB_DTYPE_REAL, 3, dim);
     }
-    ids = zb_g_data(b->g, "input_ids", ZB_DTYPE_I32, 2, batch_seq);
+    ids = zb_build_ids(b, "input_ids");
     return zb_g_embedding(
         b->g, ids, zb_build_vocab(b, vocab, hidden, "%s", table), padding_idx);
 }
@@ -254,7 +259,7 @@ int zb_build_head(struct zb_builder *b, int x, int64_t vocab, int64_t hidden,
         0);
 }
 
-void zb_build_end(struct zb_builder *b, int x)
+static void end(struct zb_builder *b, int x, int n_label_dims)
 {
     int labels;
 
@@ -266,8 +271,18 @@ void zb_build_end(struct zb_builder *b, int x)
         b->opts->criterion(b->g, x, b->opts->criterion_arg);
         return;
     }
-    labels = zb_g_data(b->g, "labels", ZB_DTYPE_I32, 2, batch_seq);
+    labels = zb_g_data(b->g, "labels", ZB_DTYPE_I32, n_label_dims, batch_seq);
     zb_g_loss(b->g, zb_g_xent(b->g, x, labels), labels);
+}
+
+void zb_build_end(struct zb_builder *b, int x)
+{
+    end(b, x, 2);
+}
+
+void zb_build_end_rows(struct zb_builder *b, int x)
+{
+    end(b, x, 1);
 }
 
 void zb_position_ids(const int32_t *mask, int64_t rows, int64_t seq,

@@ -145,8 +145,8 @@ refuse 'hf: neither model.safetensors nor model.safetensors.index' -s model.init
 mv hf/config.json whole.json
 head -c 60 whole.json >hf/config.json
 refuse 'hf/config.json:[0-9]*: ' path.ini
-sed 's/"llama"/"bert"/' whole.json >hf/config.json
-refuse "hf/config.json:2: key 'model_type': 'bert' is not supported" path.ini
+sed 's/"llama"/"roberta"/' whole.json >hf/config.json
+refuse "hf/config.json:2: key 'model_type': 'roberta' is not supported" path.ini
 sed 's/"tie_word_embeddings": false/"rope_scaling": {"type": "ntk"}/' \
     whole.json >hf/config.json
 refuse "hf/config.json:5: key 'rope_scaling': rope type 'ntk'" path.ini

@@ -8,7 +8,8 @@ DIR is the folder of this script by default; with names of language models only
 those are made.
 
 Made with Python 3.11.7, torch 2.15.0, transformers 4.51.3, safetensors 0.8.0,
-numpy 2.4.6, on the CPU with one thread; the cases of opt with torch 2.6.0.
+numpy 2.4.6, on the CPU with one thread; the cases of opt and bert with torch
+2.6.0.
 Every random number comes from numpy's PCG64, seeded with SEED and the name of
 what is drawn, so a file does not change when a case is added. README.md says
 what the files hold.
@@ -28,6 +29,8 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
+from transformers import BertConfig, BertForMaskedLM
+from transformers import BertForSequenceClassification
 from transformers import BloomConfig, BloomForCausalLM
 from transformers import CohereConfig, CohereForCausalLM
 from transformers import FalconConfig, FalconForCausalLM
@@ -73,7 +76,7 @@ def normal(shape, std, *names):
 
 
 def is_norm(name):
-    return any(k in name for k in ("norm", "ln_"))
+    return any(k in name.lower() for k in ("norm", "ln_"))
 
 
 def draw(case, name, shape):
@@ -186,6 +189,16 @@ OPT = {
     "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2,
 }
 OPT_SMALL = dict(OPT, vocab_size=48, hidden_size=24, ffn_dim=28)
+BERT = {
+    "model_type": "bert", "vocab_size": 128, "hidden_size": 32,
+    "intermediate_size": 56, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "max_position_embeddings": 32,
+    "type_vocab_size": 3, "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0, "architectures": ["BertForMaskedLM"],
+}
+BERT_SMALL = dict(BERT, vocab_size=48, hidden_size=24, intermediate_size=28,
+                  num_hidden_layers=2)
+BERT_LABELS = {"0": "low", "1": "middle", "2": "high"}
 
 CLASSES = {
     "chatglm": (GlmForCausalLM, GlmConfig),
@@ -198,6 +211,9 @@ CLASSES = {
     "gptj": (GPTJForCausalLM, GPTJConfig),
     "opt": (OPTForCausalLM, OPTConfig),
     "mistral": (MistralForCausalLM, MistralConfig),
+    "BertForMaskedLM": (BertForMaskedLM, BertConfig),
+    "BertForSequenceClassification": (BertForSequenceClassification,
+                                      BertConfig),
 }
 
 # name: (config, padded, with weights after two steps)
@@ -264,6 +280,13 @@ CASES = {
     "opt_post_norm": (
         dict(OPT_SMALL, word_embed_proj_dim=16, do_layer_norm_before=False,
              activation_function="gelu", num_hidden_layers=2), False, False),
+    "bert_base": (BERT, False, True),
+    "bert_padded": (
+        dict(BERT_SMALL, tie_word_embeddings=False, hidden_act="relu",
+             layer_norm_eps=1e-3, pad_token_id=3), True, False),
+    "bert_classifier": (
+        dict(BERT_SMALL, architectures=["BertForSequenceClassification"],
+             id2label=BERT_LABELS), True, False),
 }
 
 # ChatGLM2's code is not in transformers, but the same model as GLM-4 is, whose
@@ -278,6 +301,10 @@ GLM_NAMES = {
     "mlp.gate_up_proj": "mlp.dense_h_to_4h",
     "mlp.down_proj": "mlp.dense_4h_to_h",
 }
+
+
+def classes_of(config):
+    return CLASSES[config.get("architectures", [config["model_type"]])[0]]
 
 
 def reference_config(c):
@@ -324,6 +351,22 @@ def file_tensors(c, tensors):
     return out
 
 
+def bert_fields(case, config, labels, mask):
+    """Labels of three tokens in ten, or one for each row; the padded masked
+    words have no token types."""
+    classes = config.get("id2label")
+    few = rng_of(case, "few").random((B, S)) < 0.3
+    types = rng_of(case, "types").integers(0, config["type_vocab_size"],
+                                           (B, S))
+    if classes is not None:
+        labels = rng_of(case, "classes").integers(0, len(classes), B)
+    else:
+        labels = np.where(few, labels, IGNORE)
+    with_types = classes is not None or mask.all()
+    return {"labels": labels,
+            **({"token_type_ids": types} if with_types else {})}
+
+
 def make_batch(case, config, padded):
     """Padded: row 1 has labels for its second half only, row 3 ends with 5
     pads. The pad id occurs as a real token as well."""
@@ -341,14 +384,16 @@ def make_batch(case, config, padded):
         ids[2, :4] = pad
         mask[2, :4] = 0
         labels[2, :5] = IGNORE
-    return {"input_ids": ids, "labels": labels,
+    more = (bert_fields(case, config, labels, mask)
+            if config["model_type"] == "bert" else {})
+    return {"input_ids": ids, "labels": labels, **more,
             **({"attention_mask": mask} if padded else {})}
 
 
 def run_model(model, batch):
     model.zero_grad()
-    out = model(**{k: torch.from_numpy(v) for k, v in batch.items()},
-                use_cache=False)
+    more = {} if model.config.model_type == "bert" else {"use_cache": False}
+    out = model(**{k: torch.from_numpy(v) for k, v in batch.items()}, **more)
     out.loss.backward()
     return out
 
@@ -410,7 +455,7 @@ def two_steps(model, batch):
 
 def make_case(out_dir, case):
     config, padded, with_steps = CASES[case]
-    cls, config_cls = CLASSES[config["model_type"]]
+    cls, config_cls = classes_of(config)
     batch = make_batch(case, config, padded)
     with exact():
         model = build(cls, config_cls, reference_config(config)).double()
@@ -424,7 +469,10 @@ def make_case(out_dir, case):
         check_exact(case, model, batch)
     check_plain(case, cls, config_cls, reference_config(config), params, batch,
                 (loss, grads))
-    valid = (batch["labels"][:, 1:] != IGNORE).sum()
+    targets = batch["labels"]
+    if config["model_type"] != "bert":
+        targets = targets[:, 1:]
+    valid = (targets != IGNORE).sum()
     tensors = {k: v.astype(np.int32) for k, v in batch.items()}
     tensors.update({
         "loss": np.array(loss), "n_valid": np.array(valid, np.int32),

@@ -74,6 +74,7 @@ static void bind_fields(struct golden *d)
     } field[GOLDEN_FIELDS] = {{"attention_mask", d->mask},
                               {"input_ids", d->ids},
                               {"position_ids", d->positions},
+                              {"token_type_ids", d->types},
                               {"labels", d->labels}};
 
     for (int i = 0; i < zb_graph_n_data(d->g); i++) {
@@ -94,6 +95,7 @@ static void open_with(struct golden *d, const char *name,
 {
     char rel[128];
     const struct zb_st_tensor *t;
+    size_t n;
 
     memset(d, 0, sizeof(*d));
     snprintf(rel, sizeof(rel), "tests/golden/%s.safetensors", name);
@@ -102,6 +104,7 @@ static void open_with(struct golden *d, const char *name,
     CU_ASSERT_PTR_NOT_NULL_FATAL(t);
     d->rows = (int)t->dims[0];
     d->seq = (int)t->dims[1];
+    n = (size_t)t->n_elems;
     opts.has_key_mask = zb_st_find(d->file, "attention_mask") != NULL;
     ZBT_OK(zb_model_from_json(zb_st_find_meta(d->file, "config"), name, &opts,
                               &d->model));
@@ -109,10 +112,15 @@ static void open_with(struct golden *d, const char *name,
     read_params(d);
     d->ids = read_ints(d->file, "input_ids");
     d->labels = read_ints(d->file, "labels");
-    shift(d->labels, d->rows, d->seq);
+    if (zb_model_is_causal(d->model)) {
+        shift(d->labels, d->rows, d->seq);
+    }
+    d->types = zb_st_find(d->file, "token_type_ids") != NULL
+                   ? read_ints(d->file, "token_type_ids")
+                   : calloc(n, sizeof(*d->types));
     if (opts.has_key_mask) {
         d->mask = read_ints(d->file, "attention_mask");
-        d->positions = calloc((size_t)(d->rows * d->seq), sizeof(int32_t));
+        d->positions = calloc(n, sizeof(*d->positions));
         CU_ASSERT_PTR_NOT_NULL_FATAL(d->positions);
         zb_position_ids(d->mask, d->rows, d->seq, d->positions);
     }
@@ -147,6 +155,7 @@ void golden_close(struct golden *d)
     free(d->labels);
     free(d->mask);
     free(d->positions);
+    free(d->types);
 }
 
 static double norm_of(const double *x, int64_t n)

@@ -37,9 +37,12 @@
     X(chatglm_padded, 0)                                                       \
     X(opt_base, 1)                                                             \
     X(opt_padded, 0)                                                           \
-    X(opt_post_norm, 0)
+    X(opt_post_norm, 0)                                                        \
+    X(bert_base, 1)                                                            \
+    X(bert_padded, 0)                                                          \
+    X(bert_classifier, 0)
 
-#define GOLDEN_FIELDS 4
+#define GOLDEN_FIELDS 5
 
 struct golden {
     struct zb_st_file *file;
@@ -48,7 +51,8 @@ struct golden {
     zb_real **params; /* start values */
     int rows, seq;
     const void *data[GOLDEN_FIELDS]; /* fields in the graph's order */
-    int32_t *ids, *labels, *mask, *positions; /* labels are shifted: targets */
+    int32_t *ids, *mask, *positions, *types;
+    int32_t *labels; /* targets: of a causal model shifted */
 };
 
 /* Case `name` of tests/golden/. Asserts success. */

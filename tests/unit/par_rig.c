@@ -210,13 +210,18 @@ static enum zb_status open_field(struct rank *k, int d)
     const struct rig_batch *b = k->a->batch;
     struct zb_data_info info = zb_graph_data(k->a->g, d);
     struct zb_shape shape = zb_shape_bind(&info.shape, &k->a->bind);
-    int is_whole = info.shape.dim[1] == ZB_DIM(ZB_SYM_FULL);
-    int64_t seq = shape.dim[1];
+    int has_seq = info.shape.n_dims > 1; /* else one number for each row */
+    int is_whole = has_seq && info.shape.dim[1] == ZB_DIM(ZB_SYM_FULL);
+    int64_t seq = has_seq ? shape.dim[1] : 1;
     size_t bytes = (size_t)zb_shape_elems(&shape) * zb_dtype_bytes(info.dtype);
     size_t token = bytes / (size_t)(b->rows * seq);
-    char *host = calloc(1, bytes);
+    char *host;
     enum zb_status st;
 
+    if (!has_seq) {
+        return put(k, bytes, b->data[d], &k->data[d]);
+    }
+    host = calloc(1, bytes);
     for (int64_t i = 0; i < b->rows * seq; i++) {
         int64_t r = i / seq, t = is_whole ? i % seq : whole_row(k, i % seq);
 
@@ -609,28 +614,31 @@ static double *assemble(const struct all *a, const struct rank *k, int p)
     return whole;
 }
 
-/* Output 0 [B,T,..]: columns of tp ranks beside each other, without padding. */
+/* Output 0 [B,T,..] or [B,..]: columns of tp ranks beside each other, without
+ * padding. */
 static void assemble_output(const struct all *a, const struct rank *k,
                             struct par_result *r)
 {
     int64_t cols = zb_shape_cols(&k[0].output_shape);
-    int64_t seq = k[0].output_shape.dim[1], n_last;
+    int has_tokens = k[0].output_shape.n_dims > 2;
+    int64_t seq = has_tokens ? k[0].output_shape.dim[1] : 1, n_last;
+    int64_t whole_seq = has_tokens ? a->batch->seq : 1;
 
     if (k[0].output == NULL) {
         return;
     }
     n_last = zb_graph_output(a->g, 0).n_last;
     n_last = n_last > 0 ? n_last : cols;
-    r->n_output = a->batch->rows * a->batch->seq * n_last;
+    r->n_output = a->batch->rows * whole_seq * n_last;
     r->output = calloc((size_t)r->n_output, sizeof(*r->output));
     for (int64_t i = 0; i < a->sp * a->batch->rows * seq * n_last; i++) {
         int64_t c = i % n_last, at = i / n_last;
         int64_t sp = at / seq / a->batch->rows, b = at / seq % a->batch->rows;
         const struct rank *from = &k[sp * a->tp + c / cols];
-        int64_t row = whole_row(from, at % seq);
+        int64_t row = has_tokens ? whole_row(from, at % seq) : 0;
 
-        if (row < a->batch->seq) {
-            r->output[(b * a->batch->seq + row) * n_last + c] =
+        if (row < whole_seq) {
+            r->output[(b * whole_seq + row) * n_last + c] =
                 (double)from->output[(b * seq + at % seq) * cols + c % cols];
         }
     }

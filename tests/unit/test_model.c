@@ -168,6 +168,47 @@ static void forms_of_opt_are_checked(void)
             WORDS("'word_embed_proj_dim'", "0"));
 }
 
+#define BERT "{\"model_type\": \"bert\""
+#define CLASSES BERT ", \"architectures\": [\"BertForSequenceClassification\"]"
+
+static void forms_of_bert_are_checked(void)
+{
+    refused(BERT ", \"architectures\": [\"BertModel\"]}",
+            WORDS("'architectures'", "'BertModel'", "BertForMaskedLM"));
+    refused(BERT ", \"architectures\": 3}", WORDS("'architectures'"));
+    refused(BERT ", \"position_embedding_type\": \"relative_key\"}",
+            WORDS("'position_embedding_type'", "absolute"));
+    refused(BERT ", \"is_decoder\": true}", WORDS("'is_decoder'"));
+    refused(BERT ", \"num_attention_heads\": 7}",
+            WORDS("'num_attention_heads'", "7", "768"));
+    refused(CLASSES ", \"num_labels\": 3, \"id2label\": {\"0\": \"a\"}}",
+            WORDS("'num_labels'", "3", "id2label has 1"));
+    refused(CLASSES ", \"id2label\": {\"0\": \"a\"}}",
+            WORDS("'id2label'", "at least two"));
+    refused(CLASSES ", \"problem_type\": \"regression\"}",
+            WORDS("'problem_type'", "'regression'"));
+}
+
+static void class_is_what_architectures_names(void)
+{
+    static const struct {
+        const char *json, *param;
+    } cases[] = {
+        {BERT "}", "cls.predictions.bias"},
+        {BERT ", \"architectures\": [\"BertForMaskedLM\"]}",
+         "cls.predictions.bias"},
+        {CLASSES "}", "classifier.bias"},
+    };
+
+    for (size_t i = 0; i < ZB_COUNT_OF(cases); i++) {
+        struct zb_model *m = model_of(cases[i].json);
+
+        CU_ASSERT(zb_graph_find_param(zb_model_graph(m), cases[i].param) >= 0);
+        CU_ASSERT(!zb_model_is_causal(m));
+        zb_model_free(m);
+    }
+}
+
 static void positions_count_what_the_mask_shows(void)
 {
     static const int32_t mask[] = {1, 1, 1, 1, 0, 0, 1, 1, 1, 0, 1, 0};
@@ -241,6 +282,8 @@ static void config_json_reads_back_the_same(void)
         GPT2 ", \"attn_pdrop\": 0.25}",
         ("{\"model_type\": \"gpt2\", \"hidden_size\": 24,"
          " \"num_attention_heads\": 4}"),
+        CLASSES ", \"id2label\": {\"0\": \"a\", \"1\": \"b\","
+                " \"2\": \"c\"}}",
     };
 
     for (size_t i = 0; i < ZB_COUNT_OF(texts); i++) {
@@ -604,6 +647,8 @@ int main(void)
         ZBT_CASE(alibi_slopes_are_those_of_the_paper),
         ZBT_CASE(forms_of_chatglm_are_checked),
         ZBT_CASE(forms_of_opt_are_checked),
+        ZBT_CASE(forms_of_bert_are_checked),
+        ZBT_CASE(class_is_what_architectures_names),
         ZBT_CASE(positions_count_what_the_mask_shows),
         ZBT_CASE(wrong_values_name_file_line_and_key),
         ZBT_CASE(unsupported_features_are_refused_by_name),

@@ -27,6 +27,10 @@
 #define GPT2                                                                   \
     "{\"model_type\": \"gpt2\", \"vocab_size\": 29, \"n_positions\": 80,"      \
     " \"n_embd\": 32, \"n_layer\": 2, \"n_head\": 4"
+#define BERT                                                                   \
+    "{\"model_type\": \"bert\", \"vocab_size\": 29, \"hidden_size\": 32,"      \
+    " \"intermediate_size\": 40, \"num_hidden_layers\": 2,"                    \
+    " \"num_attention_heads\": 8, \"max_position_embeddings\": 80"
 
 struct model_case {
     const char *name, *json;
@@ -81,17 +85,19 @@ static const struct model_case cases[] = {
      "\"num_hidden_layers\": 2, \"num_attention_heads\": 8, "
      "\"max_position_embeddings\": 80, \"word_embed_proj_dim\": 20}",
      24, 1},
+    {"bert masked", BERT ", \"hidden_dropout_prob\": 0.2}", 24, 1},
     /* lengths that neither 2 nor 4 ranks divide */
     {"llama padded", LLAMA ", \"attention_dropout\": 0.2}", 13, 0},
     {"llama padded, masked", LLAMA ", \"attention_dropout\": 0.3}", 5, 1},
     {"gpt2 padded", GPT2 "}", 79, 0},
+    {"bert padded", BERT "}", 21, 0},
 };
 
 struct inputs {
     int32_t ids[ROWS * MAX_SEQ], labels[ROWS * MAX_SEQ];
     int32_t mask[ROWS * MAX_SEQ];
-    int32_t positions[ROWS * MAX_SEQ];
-    const void *data[4];
+    int32_t positions[ROWS * MAX_SEQ], types[ROWS * MAX_SEQ];
+    const void *data[5];
     double n_valid;
 };
 
@@ -115,7 +121,24 @@ static int32_t mask_of(int64_t row, int64_t t, int64_t seq)
     return row == 0 ? t >= seq / 3 : row == 1 ? t < seq - seq / 4 : 1;
 }
 
-static void make_inputs(const struct zb_graph *g, int64_t seq,
+static const void *field_of(const struct inputs *in, const char *name)
+{
+    const struct {
+        const char *name;
+        const int32_t *value;
+    } field[] = {{"labels", in->labels},          {"input_ids", in->ids},
+                 {"position_ids", in->positions}, {"token_type_ids", in->types},
+                 {"attention_mask", in->mask},    {"mask", in->mask}};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(field); i++) {
+        if (strcmp(field[i].name, name) == 0) {
+            return field[i].value;
+        }
+    }
+    return NULL;
+}
+
+static void make_inputs(const struct zb_graph *g, int64_t seq, int has_mask,
                         struct inputs *in)
 {
     struct zbt_rng rng = {(unsigned long long)seq};
@@ -126,17 +149,13 @@ static void make_inputs(const struct zb_graph *g, int64_t seq,
         in->labels[i] = zbt_rand_in(&rng, 0, 5) == 0
                             ? -100
                             : (int32_t)zbt_rand_in(&rng, 0, VOCAB - 1);
-        in->mask[i] = mask_of(i / seq, i % seq, seq);
+        in->types[i] = i % seq % 3 == 1;
+        in->mask[i] = has_mask ? mask_of(i / seq, i % seq, seq) : 1;
         in->n_valid += in->labels[i] != -100;
     }
     zb_position_ids(in->mask, ROWS, seq, in->positions);
     for (int i = 0; i < zb_graph_n_data(g); i++) {
-        const char *name = zb_graph_data(g, i).name;
-
-        in->data[i] = strcmp(name, "labels") == 0         ? in->labels
-                      : strcmp(name, "input_ids") == 0    ? in->ids
-                      : strcmp(name, "position_ids") == 0 ? in->positions
-                                                          : in->mask;
+        in->data[i] = field_of(in, zb_graph_data(g, i).name);
     }
 }
 
@@ -219,9 +238,9 @@ static void check_layout(const struct model_case *c,
     snprintf(what, sizeof(what), "%s, %s, tp %d, sp %d", c->name,
              par->mode == ZB_SEQ_RING ? "ring" : "all_to_all", par->tp,
              par->sp);
-    make_inputs(g, c->seq, &in);
+    make_inputs(g, c->seq, c->has_key_mask, &in);
     run_one(g, params, &in, c->seq, opts.is_eval, &want);
-    make_inputs(zb_model_graph(many), c->seq, &in);
+    make_inputs(zb_model_graph(many), c->seq, c->has_key_mask, &in);
     opts.seed = 5;
     opts.step = 7;
     opts.loss_scale = 1 / in.n_valid;
@@ -329,7 +348,7 @@ static void two_runs_have_the_same_bits(void)
         struct par_opts how = {.loss_scale = 1, .is_plain = 1};
         struct par_result a, b;
 
-        make_inputs(g, cases[1].seq, &in);
+        make_inputs(g, cases[1].seq, 1, &in);
         par_run(g, params, &batch, &how, &a);
         how.n_threads = 3;
         how.is_plain = 0;
@@ -486,7 +505,7 @@ static void check_attention(const struct attn_case *c, enum zb_seq_mode mode,
 
     snprintf(what, sizeof(what), "attention %d, mode %d, sp %d, %d tokens",
              (int)(c - attns), (int)mode, sp, (int)seq);
-    make_inputs(g, seq, &in);
+    make_inputs(g, seq, 1, &in);
     run_one(one, params, &in, seq, 0, &want);
     opts.loss_scale = 1 / in.n_valid;
     par_run(g, params, &batch, &opts, &got);

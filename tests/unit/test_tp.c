@@ -203,6 +203,27 @@ static const struct model_case cases[] = {
       {"dropout", "0.1", 0},
       {"attention_dropout", "0.1", 0}},
      .has_mask = 1},
+    {"bert",
+     {{"model_type", "bert", 0},
+      {"vocab_size", "61", 0},
+      {"hidden_size", "16", 0},
+      {"intermediate_size", "24", 0},
+      {"num_hidden_layers", "2", 0},
+      {"num_attention_heads", "4", 0},
+      {"max_position_embeddings", "8", 0},
+      {"type_vocab_size", "3", 0}},
+     .has_mask = 1},
+    {"bert, 3 classes of rows",
+     {{"model_type", "bert", 0},
+      {"architectures", "BertForSequenceClassification", 0},
+      {"num_labels", "3", 0},
+      {"vocab_size", "61", 0},
+      {"hidden_size", "16", 0},
+      {"intermediate_size", "24", 0},
+      {"num_hidden_layers", "2", 0},
+      {"num_attention_heads", "4", 0},
+      {"max_position_embeddings", "8", 0}},
+     .has_mask = 1},
     {"llama, embeddings given, own criterion",
      {{"model_type", "llama", 0},
       {"vocab_size", "101", 0},
@@ -241,15 +262,14 @@ static struct zb_model *make(const struct model_case *c,
 
 /* Fields of the batch in the graph's order. */
 struct fields {
-    int32_t value[4][ROWS * MAX_SEQ];
+    int32_t value[5][ROWS * MAX_SEQ];
     zb_real embeds[ROWS * MAX_SEQ * HIDDEN];
-    const void *data[4];
+    const void *data[5];
     struct rig_batch batch;
 };
 
 static void make_fields(const struct zb_graph *g, int seq, struct fields *f)
 {
-    struct zbt_rng rng = {5};
     int64_t vocab = 0;
 
     rig_random(9, f->embeds, ROWS * MAX_SEQ * HIDDEN, 1);
@@ -261,6 +281,7 @@ static void make_fields(const struct zb_graph *g, int seq, struct fields *f)
     vocab = vocab == 0 ? 101 : vocab;
     for (int d = 0; d < zb_graph_n_data(g); d++) {
         const char *name = zb_graph_data(g, d).name;
+        struct zbt_rng rng = {(unsigned long long)name[0]};
 
         for (int i = 0; i < ROWS * seq; i++) {
             int32_t v = (int32_t)zbt_rand_in(&rng, 0, (long)vocab - 1);
@@ -269,6 +290,10 @@ static void make_fields(const struct zb_graph *g, int seq, struct fields *f)
                 v = !(i / seq == 1 && i % seq < 2);
             } else if (strcmp(name, "position_ids") == 0) {
                 v = i % seq - (i / seq == 1);
+            } else if (strcmp(name, "token_type_ids") == 0) {
+                v %= 2;
+            } else if (zb_graph_data(g, d).shape.n_dims == 1) {
+                v %= 3;
             } else if (strcmp(name, "labels") == 0) {
                 v = i % 5 == 1 ? -100 : v;
             }
