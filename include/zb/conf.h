@@ -162,7 +162,7 @@ struct zb_conf_data {
     char *tokenizer; /* "byte" or a resolved path; NULL: "byte" */
     int seq_len;
     int shuffle;
-    /* Array data: one file per field; not built yet, so always NULL. */
+    /* Array data: one file per field, or NULL. */
     char *input_ids, *attention_mask, *token_type_ids, *position_ids,
         *inputs_embeds, *decoder_input_ids, *pixel_values, *input_features,
         *labels;

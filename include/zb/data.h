@@ -18,6 +18,10 @@
  *         ZB_TRY(zb_dataset_train_batch(ds, step, 8, 0, 8, &batch));
  *     }
  *
+ * Array data instead has files with a row for each sample (zb_field_files): its
+ * fields are those that Hugging Face's models take, of the same names. Labels
+ * are given unshifted.
+ *
  * Order. All epochs in a row are one endless list of samples: place g holds
  * sample zb_data_order(seed, g / n, n, g % n) of the n there are, or g % n
  * without shuffling. Step t (from 1) of B samples takes places (t-1)B .. tB-1;
@@ -55,9 +59,50 @@ struct zb_dataset_opts {
     /* Text becomes its ids, in memory; NULL: its bytes. Borrowed for the call.
      */
     const struct zb_tokenizer *tokenizer;
+    /* Array data only: */
+    int sees_all;       /* 1: labels belong to the tokens themselves; 0: to the
+                           ones before them */
+    int labels_per_row; /* 1: labels [rows], one for each sample */
+    int64_t n_labels, n_token_types; /* values must be below; 0: any is good */
 };
 
 struct zb_dataset;
+
+/* ---- array data ---------------------------------------------------------- */
+
+enum zb_field {
+    ZB_FIELD_INPUT_IDS,
+    ZB_FIELD_ATTENTION_MASK, /* not there: all tokens are shown */
+    ZB_FIELD_TOKEN_TYPE_IDS, /* not there: all are 0 */
+    ZB_FIELD_LABELS, /* not there: a model that predicts the next token has
+                        those tokens as labels that the mask shows */
+    ZB_N_FIELDS
+};
+
+/* "input_ids", ... */
+const char *zb_field_name(enum zb_field field);
+
+/* The .npy files of a data set, of whole numbers [rows, seq_len]; NULL: there
+ * is none. Owns the paths. */
+struct zb_field_files {
+    char *path[ZB_N_FIELDS];
+};
+
+/* Those of the name FIELD.npy in a folder. */
+enum zb_status zb_field_files_in(const char *dir,
+                                 struct zb_field_files *out) ZB_CHECKED;
+void zb_field_files_release(struct zb_field_files *files);
+/* How long the rows of input_ids are. ZB_ECONFIG as below. */
+enum zb_status zb_field_files_seq_len(const struct zb_field_files *files,
+                                      int64_t *seq_len_out) ZB_CHECKED;
+
+/* As zb_dataset_open(). ZB_ECONFIG, naming the file, for one that is missing,
+ * no array of whole numbers, or not of the shape of the others. */
+enum zb_status zb_dataset_open_arrays(const struct zb_field_files *files,
+                                      const struct zb_dataset_opts *opts,
+                                      struct zb_dataset **ds_out) ZB_CHECKED;
+
+/* ---- all data ------------------------------------------------------------ */
 
 /* Map the files. ZB_ECONFIG, naming the file or the two numbers that do not
  * fit, when there is none, zb_tokens_open() refuses one, or all together hold
@@ -77,8 +122,9 @@ int64_t zb_dataset_seq_len(const struct zb_dataset *ds);
 int64_t zb_dataset_vocab_size(const struct zb_dataset *ds);
 
 /* Sample `index` of the file order: tokens_out [seq_len + 1]. ZB_EINVAL when
- * there is no such sample; ZB_EIO when a file became shorter since it was
- * mapped; ZB_ECONFIG, naming file and byte, for an id outside the vocabulary.
+ * there is no such sample, or no such data set of tokens; ZB_EIO when a file
+ * became shorter since it was mapped; ZB_ECONFIG, naming file and byte, for an
+ * id outside the vocabulary.
  */
 enum zb_status zb_dataset_sample(const struct zb_dataset *ds, int64_t index,
                                  int32_t *tokens_out) ZB_CHECKED;
@@ -99,6 +145,10 @@ struct zb_batch {
     /* [n_rows, seq_len]; labels[r][t] is the target at position t itself (not
      * to be shifted any more), or ZB_LABEL_IGNORE. All valid for text. */
     int32_t *labels;
+    int64_t label_len; /* of a row of labels: seq_len, or 1 */
+    /* [n_rows, seq_len]; without such fields ones, and zeros. */
+    int32_t *attention_mask, *token_type_ids;
+    int32_t *position_ids; /* room for what the caller makes of the mask */
     /* [n_rows]; the place g of the row in the endless list above, for random
      * numbers that do not depend on the layout: unique over a run. */
     int64_t *sample_index;

@@ -158,6 +158,11 @@ enum zb_status zbrun_generate(const struct zbrun_job *job)
     int32_t *id;
     enum zb_status st;
 
+    if (!zb_model_is_causal(job->model)) {
+        return zb_fail(ZB_ECONFIG,
+                       "--generate: %s does not predict the next token",
+                       zb_model_type(job->model));
+    }
     warn_untrained(job);
     ZB_TRY_GOTO(st, encode(job, &all), out);
     ZB_TRY_GOTO(st, plan_length(job, all.n, &n_max), out);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
-#include "cli/job.h"
+#include "cli/job_int.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -135,6 +135,8 @@ static enum zb_status make_model(struct zbrun_job *job)
         .max_seq = job->conf->data.seq_len,
         .init_std = job->conf->model.init_std,
         .par = &par,
+        .has_key_mask =
+            job->opts->action != ZBRUN_GENERATE && zbrun_data_has_mask(job),
         .storage = storage_of(&job->conf->precision, job->ops)};
 
     if (job->conf->model.path != NULL) {
@@ -149,102 +151,6 @@ static enum zb_status make_model(struct zbrun_job *job)
     }
     if (job->conf->model.init == ZB_CONF_INIT_PRETRAINED) {
         job->pretrained = job->conf->model.path;
-    }
-    return ZB_OK;
-}
-
-/* ---- data ---------------------------------------------------------------- */
-
-static enum zb_status open_data(const struct zbrun_job *job, const char *name,
-                                const struct zb_conf_strings *files,
-                                struct zb_dataset **ds_out)
-{
-    static const enum zb_data_format format[] = {
-        [ZB_CONF_FORMAT_AUTO] = ZB_DATA_AUTO,
-        [ZB_CONF_FORMAT_TEXT] = ZB_DATA_TEXT,
-        [ZB_CONF_FORMAT_TOKENS] = ZB_DATA_TOKENS,
-        [ZB_CONF_FORMAT_NPY] = ZB_DATA_TOKENS,
-    };
-    const struct zb_conf_data *cd = &job->conf->data;
-    int64_t vocab = zb_model_vocab_size(job->model);
-    struct zb_dataset_opts o = {
-        .name = name,
-        .format = format[cd->format],
-        .seq_len = cd->seq_len,
-        .seed = job->conf->train.seed,
-        .shuffle = cd->shuffle,
-        .vocab_size = vocab,
-        .tokenizer = job->tokenizer,
-    };
-
-    ZB_TRY(zb_dataset_open((const char *const *)files->item, files->n, &o,
-                           ds_out));
-    if (zb_dataset_vocab_size(*ds_out) > vocab) {
-        return zb_fail(ZB_ECONFIG,
-                       "%s has tokens up to %lld, but the model's vocab_size "
-                       "is %lld",
-                       name, (long long)zb_dataset_vocab_size(*ds_out) - 1,
-                       (long long)vocab);
-    }
-    return ZB_OK;
-}
-
-static enum zb_status open_tokenizer(struct zbrun_job *job)
-{
-    const char *path = job->conf->data.tokenizer;
-    enum zb_status st;
-
-    if (path == NULL || strcmp(path, "byte") == 0) {
-        return ZB_OK;
-    }
-    st = zb_tokenizer_load(path, &job->tokenizer);
-    return st == ZB_OK ? st : zb_fail_in(st, "data.tokenizer");
-}
-
-static enum zb_status open_all_data(struct zbrun_job *job)
-{
-    const struct zb_conf_data *cd = &job->conf->data;
-
-    ZB_TRY(open_tokenizer(job));
-    if (job->opts->action == ZBRUN_GENERATE) {
-        return ZB_OK;
-    }
-    if (cd->train.n > 0) {
-        ZB_TRY(open_data(job, "data.train", &cd->train, &job->train));
-    } else if (job->opts->action == ZBRUN_TRAIN) {
-        return zb_fail(ZB_ECONFIG, "%s: training needs data.train",
-                       job->conf->file);
-    }
-    if (cd->valid.n > 0) {
-        ZB_TRY(open_data(job, "data.valid", &cd->valid, &job->valid));
-    } else if (job->opts->action == ZBRUN_EVAL) {
-        return zb_fail(ZB_ECONFIG, "%s: evaluation needs data.valid",
-                       job->conf->file);
-    }
-    return ZB_OK;
-}
-
-static const void *field_of(const struct zb_batch *batch, const char *name)
-{
-    if (strcmp(name, "input_ids") == 0) {
-        return batch->input_ids;
-    }
-    return strcmp(name, "labels") == 0 ? batch->labels : NULL;
-}
-
-enum zb_status zbrun_job_fields(const struct zbrun_job *job,
-                                const struct zb_batch *batch,
-                                const void **field)
-{
-    const struct zb_graph *g = zb_model_graph(job->model);
-
-    for (int i = 0; i < zb_graph_n_data(g); i++) {
-        struct zb_data_info info = zb_graph_data(g, i);
-
-        field[i] = field_of(batch, info.name);
-        if (field[i] == NULL) {
-            return zb_fail(ZB_ECONFIG, "text data has no field %s", info.name);
-        }
     }
     return ZB_OK;
 }
@@ -634,8 +540,9 @@ enum zb_status zbrun_job_init(struct zbrun_job *job,
     job->rows = (int64_t)dp * job->conf->parallel.num_microbatches *
                 job->conf->parallel.microbatch_size;
     ZB_TRY(zb_backend_find(opts->backend, &job->ops));
+    ZB_TRY(zbrun_data_find(job));
     ZB_TRY(make_model(job));
-    ZB_TRY(open_all_data(job));
+    ZB_TRY(zbrun_data_open(job));
     ZB_TRY(open_resume(job));
     report_resume(job);
     if (job->conf->parallel.find_unused_parameters) {
@@ -652,6 +559,8 @@ void zbrun_job_release(struct zbrun_job *job)
     zb_free(job->planner);
     zb_dataset_close(job->valid);
     zb_dataset_close(job->train);
+    zb_field_files_release(&job->valid_files);
+    zb_field_files_release(&job->train_files);
     zb_tokenizer_free(job->tokenizer);
     zb_model_free(job->model);
     zb_conf_free(job->conf);

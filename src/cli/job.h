@@ -26,6 +26,9 @@ struct zbrun_job {
     struct zb_model *model;
     struct zb_tokenizer *tokenizer; /* NULL: bytes are tokens */
     struct zb_dataset *train, *valid; /* valid: NULL without data.valid */
+    int is_arrays;                    /* they are array data, of these files */
+    int has_train_files;
+    struct zb_field_files train_files, valid_files;
     struct zb_session_opts session;
     char *planner;    /* what session.planner points to */
     const char *pretrained; /* conf's model.path, or NULL: weights are drawn */
@@ -44,7 +47,7 @@ enum zb_status zbrun_job_init(struct zbrun_job *job,
 void zbrun_job_release(struct zbrun_job *job);
 
 /* The fields of the model's graph from a batch, in its order: `field` has room
- * for zb_graph_n_data() pointers. ZB_ECONFIG for a field text data has not. */
+ * for zb_graph_n_data() pointers. ZB_ECONFIG for a field the data has not. */
 enum zb_status zbrun_job_fields(const struct zbrun_job *job,
                                 const struct zb_batch *batch,
                                 const void **field) ZB_CHECKED;

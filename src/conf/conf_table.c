@@ -21,7 +21,7 @@ static const struct zb_conf_choice format_choices[] = {
     {"auto", ZB_CONF_FORMAT_AUTO, NULL},
     {"text", ZB_CONF_FORMAT_TEXT, NULL},
     {"tokens", ZB_CONF_FORMAT_TOKENS, NULL},
-    {"npy", ZB_CONF_FORMAT_NPY, "array files"},
+    {"npy", ZB_CONF_FORMAT_NPY, NULL},
     {NULL, 0, NULL},
 };
 
@@ -135,10 +135,14 @@ static const struct zb_conf_choice resume_choices[] = {
     .section = #section_, .name = #name_, .kind = ZB_OPT_##kind_,              \
     .offset = AT(section_.name_), .def = (def_)
 #define RANGE(lo_, hi_) .lo = (lo_), .hi = (hi_)
-#define FIELD(name_)                                                           \
+#define FIELD(name_, help_)                                                    \
+    {                                                                          \
+        ROW(data, name_, PATH, ""), .help = "Array data: " help_               \
+    }
+#define LATER(name_)                                                           \
     {                                                                          \
         ROW(data, name_, PATH, ""),                                            \
-            .missing = "array files", .idle = "",                              \
+            .missing = "this field of array data", .idle = "",                 \
             .help = "Array data: the file of field " #name_ "."                \
     }
 static const struct zb_conf_opt table[] = {
@@ -158,11 +162,14 @@ static const struct zb_conf_opt table[] = {
              "initializer_range, else 0.02."},
 
     {ROW(data, train, PATHS, ""),
-     .help = "Files to train on, one after the other."},
-    {ROW(data, valid, PATHS, ""), .help = "Files to evaluate on."},
+     .help = "Files to train on, one after the other; or a folder of array "
+             "data."},
+    {ROW(data, valid, PATHS, ""), .help = "Files to evaluate on, or a folder "
+                                          "of array data."},
     {ROW(data, format, ENUM, "auto"), .choices = format_choices,
      .help = "What the files hold; auto looks at their first bytes, "
-             "then at their names (zbprep.1)."},
+             "then at their names (zbprep.1). npy: array data, which auto "
+             "finds in folders and where a field's file is named."},
     {ROW(data, tokenizer, PATH, "byte"), .word = "byte",
      .help = "How text becomes tokens: byte (a token is a byte) or the path of "
              "a tokenizer.json."},
@@ -172,15 +179,24 @@ static const struct zb_conf_opt table[] = {
     {ROW(data, shuffle, BOOL, "true"),
      .help = "Take the samples of data.train in an order drawn from (seed, "
              "epoch); otherwise in file order."},
-    FIELD(input_ids),
-    FIELD(attention_mask),
-    FIELD(token_type_ids),
-    FIELD(position_ids),
-    FIELD(inputs_embeds),
-    FIELD(decoder_input_ids),
-    FIELD(pixel_values),
-    FIELD(input_features),
-    FIELD(labels),
+    FIELD(input_ids,
+          "the .npy file of tokens to train on, a row for each sample; their "
+          "length is seq_len. Instead of naming files here train may be a "
+          "folder in which they are FIELD.npy; valid always is."),
+    FIELD(attention_mask, "1 where a token counts, 0 where a row is padded; "
+                          "unset: all count."),
+    FIELD(token_type_ids, "the part of the input a token belongs to; unset: "
+                          "0."),
+    LATER(position_ids),
+    LATER(inputs_embeds),
+    LATER(decoder_input_ids),
+    LATER(pixel_values),
+    LATER(input_features),
+    FIELD(labels,
+          "what a token is to become, -100 for nothing, or one number for each "
+          "row; a model that predicts the next token is scored at token t "
+          "against label t + 1, and without this file has its input as "
+          "labels."),
 
     {ROW(parallel, pp_size, INT, "1"), RANGE(1, 1024),
      .help = "Pipeline stages."},

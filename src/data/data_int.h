@@ -41,6 +41,18 @@ int zb_npy_is(const struct zb_mapped *file);
 enum zb_status zb_npy_parse(const struct zb_mapped *file,
                             struct zb_npy_info *npy_out) ZB_CHECKED;
 
+/* Array data; rows are written into a batch, which has room. Errors of
+ * zb_arrays_row() as zb_npy_read_i32(); ZB_ECONFIG, naming file and row, for
+ * values the model has not. */
+struct zb_arrays;
+enum zb_status zb_arrays_open(const struct zb_field_files *files,
+                              const struct zb_dataset_opts *opts,
+                              struct zb_arrays **a_out) ZB_CHECKED;
+void zb_arrays_close(struct zb_arrays *a);
+int64_t zb_arrays_n_rows(const struct zb_arrays *a);
+enum zb_status zb_arrays_row(const struct zb_arrays *a, int64_t sample,
+                             int64_t row, struct zb_batch *batch) ZB_CHECKED;
+
 /* The ids of a text file. */
 struct zb_encoded {
     int32_t *ids; /* NULL: the file is no text, or its bytes are the ids */

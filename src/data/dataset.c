@@ -16,6 +16,7 @@ struct part {
 };
 
 struct zb_dataset {
+    struct zb_arrays *arrays; /* NULL: tokens of files */
     size_t n_files;
     struct part *files;
     int64_t id_limit; /* ids read are below this */
@@ -88,9 +89,6 @@ static enum zb_status dataset_init(struct zb_dataset *ds,
                                    const char *const *paths, size_t n_paths,
                                    const struct zb_dataset_opts *opts)
 {
-    ds->seq_len = opts->seq_len;
-    ds->seed = opts->seed;
-    ds->shuffle = opts->shuffle;
     ZB_TRY(files_open(ds, paths, n_paths, opts));
     ds->n_samples = ds->n_tokens > 0 ? (ds->n_tokens - 1) / ds->seq_len : 0;
     if (ds->n_samples == 0) {
@@ -103,16 +101,11 @@ static enum zb_status dataset_init(struct zb_dataset *ds,
     return ZB_OK;
 }
 
-enum zb_status zb_dataset_open(const char *const *paths, size_t n_paths,
-                               const struct zb_dataset_opts *opts,
-                               struct zb_dataset **ds_out)
+static enum zb_status dataset_new(const struct zb_dataset_opts *opts,
+                                  struct zb_dataset **ds_out)
 {
     struct zb_dataset *ds;
-    enum zb_status st;
 
-    if (n_paths == 0) {
-        return zb_fail(ZB_ECONFIG, "%s names no file", opts->name);
-    }
     if (opts->seq_len < 1 || opts->seq_len >= INT32_MAX) {
         return zb_fail(ZB_EINVAL, "%s: seq_len = %" PRId64, opts->name,
                        opts->seq_len);
@@ -121,11 +114,49 @@ enum zb_status zb_dataset_open(const char *const *paths, size_t n_paths,
     if (ds == NULL) {
         return ZB_ENOMEM;
     }
+    ds->seq_len = opts->seq_len;
+    ds->seed = opts->seed;
+    ds->shuffle = opts->shuffle;
+    *ds_out = ds;
+    return ZB_OK;
+}
+
+enum zb_status zb_dataset_open(const char *const *paths, size_t n_paths,
+                               const struct zb_dataset_opts *opts,
+                               struct zb_dataset **ds_out)
+{
+    struct zb_dataset *ds = NULL;
+    enum zb_status st;
+
+    if (n_paths == 0) {
+        return zb_fail(ZB_ECONFIG, "%s names no file", opts->name);
+    }
+    ZB_TRY(dataset_new(opts, &ds));
     st = dataset_init(ds, paths, n_paths, opts);
     if (st != ZB_OK) {
         zb_dataset_close(ds);
         return st;
     }
+    *ds_out = ds;
+    return ZB_OK;
+}
+
+enum zb_status zb_dataset_open_arrays(const struct zb_field_files *files,
+                                      const struct zb_dataset_opts *opts,
+                                      struct zb_dataset **ds_out)
+{
+    struct zb_dataset *ds = NULL;
+    enum zb_status st;
+
+    ZB_TRY(dataset_new(opts, &ds));
+    st = zb_arrays_open(files, opts, &ds->arrays);
+    if (st != ZB_OK) {
+        zb_dataset_close(ds);
+        return st;
+    }
+    ds->n_samples = zb_arrays_n_rows(ds->arrays);
+    ds->n_tokens = ds->n_samples * ds->seq_len;
+    ds->id_limit = opts->vocab_size;
     *ds_out = ds;
     return ZB_OK;
 }
@@ -139,6 +170,7 @@ void zb_dataset_close(struct zb_dataset *ds)
         zb_tokens_close(ds->files[i].file);
         zb_free(ds->files[i].text.ids);
     }
+    zb_arrays_close(ds->arrays);
     zb_free(ds->files);
     zb_free(ds);
 }
@@ -206,6 +238,9 @@ static enum zb_status tokens_get(const struct zb_dataset *ds, int64_t first,
 enum zb_status zb_dataset_sample(const struct zb_dataset *ds, int64_t index,
                                  int32_t *tokens_out)
 {
+    if (ds->arrays != NULL) {
+        return zb_fail(ZB_EINVAL, "array data has no sample of tokens");
+    }
     if (index < 0 || index >= ds->n_samples) {
         return zb_fail(ZB_EINVAL, "sample %" PRId64 " of %" PRId64, index,
                        ds->n_samples);
@@ -251,13 +286,21 @@ enum zb_status zb_batch_init(struct zb_batch *batch, int64_t max_rows,
     }
     batch->input_ids = zb_alloc_array(n, per_row);
     batch->labels = zb_alloc_array(n, per_row);
+    batch->attention_mask = zb_alloc_array(n, per_row);
+    batch->token_type_ids = zb_alloc_array(n, per_row);
+    batch->position_ids = zb_alloc_array(n, per_row);
     batch->sample_index = zb_alloc_array(n, sizeof(*batch->sample_index));
     batch->seq_len = seq_len;
+    batch->label_len = seq_len;
     batch->max_rows = max_rows;
     if (batch->input_ids == NULL || batch->labels == NULL ||
-        batch->sample_index == NULL) {
+        batch->attention_mask == NULL || batch->token_type_ids == NULL ||
+        batch->position_ids == NULL || batch->sample_index == NULL) {
         zb_batch_release(batch);
         return ZB_ENOMEM;
+    }
+    for (int64_t i = 0; i < max_rows * seq_len; i++) {
+        batch->attention_mask[i] = 1;
     }
     return ZB_OK;
 }
@@ -267,6 +310,9 @@ void zb_batch_release(struct zb_batch *batch)
     if (batch->max_rows > 0) {
         zb_free(batch->input_ids);
         zb_free(batch->labels);
+        zb_free(batch->attention_mask);
+        zb_free(batch->token_type_ids);
+        zb_free(batch->position_ids);
         zb_free(batch->sample_index);
     }
     memset(batch, 0, sizeof(*batch));
@@ -282,7 +328,10 @@ struct zb_batch zb_batch_view(const struct zb_batch *batch, int64_t first,
               batch->n_rows);
     view.n_rows = n_rows;
     view.input_ids += first * batch->seq_len;
-    view.labels += first * batch->seq_len;
+    view.labels += first * batch->label_len;
+    view.attention_mask += first * batch->seq_len;
+    view.token_type_ids += first * batch->seq_len;
+    view.position_ids += first * batch->seq_len;
     view.sample_index += first;
     view.max_rows = 0;
     return view;
@@ -292,7 +341,7 @@ int64_t zb_batch_n_targets(const struct zb_batch *batch)
 {
     int64_t n = 0;
 
-    for (int64_t i = 0; i < batch->n_rows * batch->seq_len; i++) {
+    for (int64_t i = 0; i < batch->n_rows * batch->label_len; i++) {
         n += batch->labels[i] != ZB_LABEL_IGNORE;
     }
     return n;
@@ -316,12 +365,14 @@ static enum zb_status row_fill(const struct zb_dataset *ds, int64_t sample,
 {
     int64_t first = sample * ds->seq_len;
 
+    batch->sample_index[row] = place;
+    if (ds->arrays != NULL) {
+        return zb_arrays_row(ds->arrays, sample, row, batch);
+    }
     ZB_TRY(tokens_get(ds, first, ds->seq_len,
                       batch->input_ids + row * ds->seq_len));
-    ZB_TRY(tokens_get(ds, first + 1, ds->seq_len,
-                      batch->labels + row * ds->seq_len));
-    batch->sample_index[row] = place;
-    return ZB_OK;
+    return tokens_get(ds, first + 1, ds->seq_len,
+                      batch->labels + row * ds->seq_len);
 }
 
 enum zb_status zb_dataset_train_batch(const struct zb_dataset *ds, int64_t step,

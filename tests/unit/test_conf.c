@@ -372,16 +372,16 @@ static void overrides_replace_and_last_one_wins(void)
 static void missing_features_are_refused_by_name(void)
 {
     static const char *const asks[][2] = {
-        {"data.format=npy", "array files"},
-        {"data.pixel_values=x.npy", "array files"},
+        {"data.inputs_embeds=x.npy", "this field of array data"},
+        {"data.pixel_values=x.npy", "this field of array data"},
     };
 
     for (size_t i = 0; i < ZB_COUNT_OF(asks); i++) {
         CU_ASSERT(set_fails(asks[i][0], asks[i][1], "does not have yet"));
         CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "--set: "));
     }
-    CU_ASSERT(ini_fails("[data]\nformat = npy\n", "run.ini:2",
-                        "data.format = npy", "array files"));
+    CU_ASSERT(ini_fails("[data]\npixel_values = x.npy\n", "run.ini:2",
+                        "data.pixel_values", "this field of array data"));
 }
 
 static void budget_auto_is_not_a_budget_of_0(void)

@@ -72,6 +72,109 @@ static int open_fails(const char *path, int64_t seq_len, const char *word1,
     return is_good;
 }
 
+/* A .npy file of bytes with that shape. */
+static char *write_npy(const char *name, const char *shape, const void *values,
+                       size_t n)
+{
+    unsigned char bytes[1024];
+    int at = snprintf((char *)bytes, sizeof(bytes),
+                      "\x93NUMPY\x01%cv%c{'descr': '|i1', "
+                      "'fortran_order': False, 'shape': (%s), }",
+                      0, 0, shape);
+
+    memset(bytes + at, ' ', (size_t)(127 - at));
+    bytes[127] = '\n';
+    memcpy(bytes + 128, values, n);
+    return strdup(write_bytes(name, bytes, 128 + n));
+}
+
+static void free_files(struct zb_field_files *files)
+{
+    for (int i = 0; i < ZB_N_FIELDS; i++) {
+        free(files->path[i]);
+    }
+}
+
+/* What transformers makes of labels and of a missing attention_mask; 156 is
+ * -100 as int8. */
+static void rows_of_arrays_have_shifted_labels_of_decoders(void)
+{
+    static const unsigned char ids[] = {5, 6, 7, 8, 9, 10};
+    static const unsigned char labels[] = {1, 156, 3, 4, 5, 6};
+    static const unsigned char mask[] = {1, 1, 0, 1, 1, 1};
+    static const int32_t shifted[] = {-100, 3, -100, 5, 6, -100};
+    static const int32_t plain[] = {1, -100, 3, 4, 5, 6};
+    static const int32_t own[] = {6, -100, -100, 9, 10, -100};
+    static const struct {
+        int has_labels, sees_all;
+        const int32_t *want;
+    } cases[] = {{1, 0, shifted}, {1, 1, plain}, {0, 0, own}};
+
+    for (size_t i = 0; i < ZB_COUNT_OF(cases); i++) {
+        struct zb_dataset_opts opts = {
+            .name = "data.train", .seq_len = 3, .sees_all = cases[i].sees_all};
+        struct zb_field_files files = {{NULL}};
+        struct zb_dataset *ds = NULL;
+        struct zb_batch batch;
+
+        files.path[ZB_FIELD_INPUT_IDS] = write_npy("ids.npy", "2, 3", ids, 6);
+        if (cases[i].has_labels) {
+            files.path[ZB_FIELD_LABELS] =
+                write_npy("labels.npy", "2, 3", labels, 6);
+        } else {
+            files.path[ZB_FIELD_ATTENTION_MASK] =
+                write_npy("mask.npy", "2, 3", mask, 6);
+        }
+        ZBT_OK(zb_dataset_open_arrays(&files, &opts, &ds));
+        CU_ASSERT_EQUAL(zb_dataset_n_samples(ds), 2);
+        ZBT_OK(zb_batch_init(&batch, 2, 3));
+        ZBT_OK(zb_dataset_eval_batch(ds, 0, 2, &batch));
+        for (int k = 0; k < 6; k++) {
+            CU_ASSERT_EQUAL(batch.input_ids[k], ids[k]);
+            CU_ASSERT_EQUAL(batch.labels[k], cases[i].want[k]);
+            CU_ASSERT_EQUAL(batch.attention_mask[k],
+                            cases[i].has_labels ? 1 : mask[k]);
+            CU_ASSERT_EQUAL(batch.token_type_ids[k], 0);
+        }
+        zb_batch_release(&batch);
+        zb_dataset_close(ds);
+        free_files(&files);
+    }
+}
+
+static void arrays_that_do_not_fit_are_refused_by_name(void)
+{
+    static const unsigned char six[] = {5, 6, 7, 8, 9, 10};
+    static const struct {
+        const char *labels, *word;
+        int per_row;
+    } cases[] = {
+        {"3, 2", "has 3 rows, but input_ids has 2", 0},
+        {"2, 2", "rows of 2 tokens, not 3", 0},
+        {"6,", "has 1 dimensions, not 2", 0},
+        {"2, 3", "has 2 dimensions, not 1", 1},
+    };
+
+    for (size_t i = 0; i < ZB_COUNT_OF(cases); i++) {
+        struct zb_dataset_opts opts = {.name = "data.train",
+                                       .seq_len = 3,
+                                       .labels_per_row = cases[i].per_row};
+        struct zb_field_files files = {{NULL}};
+        struct zb_dataset *ds = NULL;
+        int64_t before = zb_mem_live();
+
+        files.path[ZB_FIELD_INPUT_IDS] = write_npy("ids.npy", "2, 3", six, 6);
+        files.path[ZB_FIELD_LABELS] =
+            write_npy("labels.npy", cases[i].labels, six, 6);
+        CU_ASSERT_EQUAL(zb_dataset_open_arrays(&files, &opts, &ds), ZB_ECONFIG);
+        CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "data.train: "));
+        CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "labels.npy"));
+        CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), cases[i].word));
+        CU_ASSERT_EQUAL(zb_mem_live(), before);
+        free_files(&files);
+    }
+}
+
 static void order_is_permutation_of_each_epoch(void)
 {
     static unsigned char seen[5000];
@@ -497,12 +600,14 @@ static void failing_allocation_leaves_nothing(void)
             break;
         }
     }
-    CU_ASSERT_EQUAL(k, 8); /* set, files, file, path, three arrays */
+    CU_ASSERT_EQUAL(k, 11); /* set, files, file, path, six arrays */
 }
 
 int main(void)
 {
     static const struct zbt_case cases[] = {
+        ZBT_CASE(rows_of_arrays_have_shifted_labels_of_decoders),
+        ZBT_CASE(arrays_that_do_not_fit_are_refused_by_name),
         ZBT_CASE(order_is_permutation_of_each_epoch),
         ZBT_CASE(order_of_huge_set_stays_in_range),
         ZBT_CASE(order_spreads_evenly_over_seeds_and_epochs),
