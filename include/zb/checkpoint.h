@@ -10,6 +10,10 @@
  *                                         and fp32 masters of 16-bit weights
  *     step-120/state/state.json           counters, and a checksum of each file
  *
+ * Of a run that trains adapters (LoRA) the first two are adapter_config.json
+ * and adapter_model.safetensors, which PEFT loads; the weights beside them are
+ * those that the run began with.
+ *
  * All tensors are whole and have the names of the model: any layout can go on
  * from them. Random numbers depend on the seed and on counters alone, which
  * state.json has.
@@ -73,6 +77,8 @@ struct zb_ckpt_param {
 struct zb_ckpt_shot {
     struct zb_ckpt_state state;
     char *config_json; /* written with torch_dtype as `storage` says */
+    char *adapter_json; /* adapter_config.json instead, where the parameters are
+                           adapters; else NULL */
     enum zb_dtype storage; /* of the weights; not zb_real: there are masters */
     size_t n;
     struct zb_ckpt_param *param;

@@ -151,6 +151,10 @@ struct zb_conf_model {
     char *model_type; /* inline family; NULL with path */
     int init;         /* enum zb_conf_init */
     double init_std;  /* -1: the family's initializer_range, else 0.02 */
+    struct zb_conf_strings freeze; /* patterns of names */
+    int lora_rank;                 /* 0: no adapters */
+    double lora_alpha;
+    struct zb_conf_strings lora_targets;
     size_t n_kv;      /* other keys of [model], in file order */
     struct zb_conf_kv *kv;
 };

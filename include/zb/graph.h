@@ -134,6 +134,10 @@ struct zb_param_opts {
     double std;    /* of ZB_INIT_NORMAL */
     int no_decay;  /* 1: weight decay does not apply (norms, biases) */
     int is_frozen; /* 1: no gradient, no update */
+    /* 1: of an adapter, which is trained and saved instead of the parameters
+     * that have no gradient, and which pretrained weights do not have: there it
+     * is drawn. */
+    int is_adapter;
     struct zb_split split;
 };
 
@@ -246,6 +250,8 @@ struct zb_param_info zb_graph_param(const struct zb_graph *g, int param);
 /* The layer whose W (or B) makes the gradient of a use. */
 int zb_graph_use_layer(const struct zb_graph *g, int use);
 int zb_graph_find_param(const struct zb_graph *g, const char *name); /* or -1 */
+/* 1: some parameter is_adapter. */
+int zb_graph_has_adapters(const struct zb_graph *g);
 
 /* A rectangle that a shard and the whole tensor have in common: `rows` rows of
  * `cols` contiguous elements. Offsets and row strides count elements. */

@@ -34,6 +34,18 @@ struct zb_model_opts {
     int has_embeds;    /* 1: the batch has inputs_embeds [B,T,H], not ids */
     const struct zb_parallel *par; /* NULL: one device */
     enum zb_dtype storage; /* zb_g_storage(); inputs_embeds are of this type */
+    /* Parameters that are not trained: patterns of names, as of files in a
+     * shell. */
+    const char *const *freeze;
+    size_t n_freeze;
+    /* > 0: only low-rank adapters of this rank are trained, beside the linear
+     * layers of blocks whose names end with one of the targets (none: those
+     * that PEFT takes); their product times alpha / rank is added. */
+    int lora_rank;
+    double lora_alpha;
+    const char *const *lora_targets;
+    size_t n_lora_targets;
+    const char *base_path; /* of the weights, for adapter_config.json */
     int no_head;       /* 1: base model: output last_hidden_state, no logits */
     /* Called at the end to add a criterion of the caller's own to the last
      * layer instead of cross-entropy on labels: `hidden` is the last tensor
@@ -94,6 +106,9 @@ int zb_model_is_causal(const struct zb_model *m);
 int zb_model_is_end(const struct zb_model *m, int32_t id);
 /* The config as JSON text (every key with its effective value). */
 const char *zb_model_config_json(const struct zb_model *m);
+
+/* With adapters PEFT's adapter_config.json, else NULL. */
+const char *zb_model_adapter_json(const struct zb_model *m);
 
 /* Names of the families: NULL past the end. */
 const char *zb_model_family(size_t i);

@@ -276,7 +276,8 @@ enum zb_status zb_session_get_grad(struct zb_session *s, int param,
 enum zb_status zb_session_snapshot(struct zb_session *s,
                                    struct zb_ckpt_shot **shot_out) ZB_CHECKED;
 
-/* Write every gradient (uses summed) and the loss to a safetensors file. */
+/* Write every gradient (uses summed) of parameters that are not frozen, and the
+ * loss, to a safetensors file. */
 enum zb_status zb_session_dump_grads(struct zb_session *s, const char *path,
                                      double loss) ZB_CHECKED;
 

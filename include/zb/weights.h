@@ -27,6 +27,9 @@
 
 #define ZB_WEIGHTS_FILE "model.safetensors"
 #define ZB_WEIGHTS_INDEX "model.safetensors.index.json"
+/* Adapters in PEFT's layout: names begin with the prefix. */
+#define ZB_ADAPTER_FILE "adapter_model.safetensors"
+#define ZB_ADAPTER_PREFIX "base_model.model."
 
 struct zb_weights;
 
@@ -36,7 +39,8 @@ struct zb_weight {
     const struct zb_st_tensor *tensor;
 };
 
-/* Open a file, or what is in a directory (ZB_WEIGHTS_FILE before the index).
+/* Open a file, or what is in a directory (ZB_WEIGHTS_FILE before the index,
+ * that before ZB_ADAPTER_FILE).
  * ZB_ECONFIG, naming the file: a directory without weights, an index that is
  * no JSON, that names a file outside the directory or a tensor that its file
  * lacks, a tensor in two files, and what zb_st_open() refuses. ZB_EIO when a
@@ -57,6 +61,7 @@ struct zb_weight_want {
     const char *name;
     int n_dims;
     int64_t dims[ZB_ST_MAX_DIMS];
+    int is_optional; /* 1: it may be missing */
 };
 
 /* ZB_ECONFIG unless the files have all of the list, in these shapes and in a

@@ -8,6 +8,7 @@
 #include "zb/checkpoint.h"
 
 #define ZB_CKPT_CONFIG "config.json"
+#define ZB_CKPT_ADAPTER_CONFIG "adapter_config.json"
 #define ZB_CKPT_STATE_DIR "state"
 #define ZB_CKPT_STATE "state/state.json"
 #define ZB_CKPT_OPTIM "state/optim.safetensors"

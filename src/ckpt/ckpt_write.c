@@ -42,6 +42,7 @@ void zb_ckpt_shot_free(struct zb_ckpt_shot *c)
     }
     zb_free(c->param);
     zb_free(c->config_json);
+    zb_free(c->adapter_json);
     zb_free(c);
 }
 
@@ -96,10 +97,15 @@ static enum zb_status write_config(struct job *j)
         [ZB_DTYPE_F16] = "float16",
     };
     json_error_t error;
-    json_t *root = json_loads(j->c->config_json, 0, &error);
+    json_t *root;
     char *text = NULL;
     enum zb_status st;
 
+    if (j->c->adapter_json != NULL) {
+        return write_text(j->dir, ZB_CKPT_ADAPTER_CONFIG, j->c->adapter_json,
+                          &j->files);
+    }
+    root = json_loads(j->c->config_json, 0, &error);
     if (root == NULL) {
         return zb_fail(ZB_EINVAL, "config.json: line %d: %s", error.line,
                        error.text);
@@ -191,6 +197,35 @@ static enum zb_status round_values(const struct job *j, size_t first,
     return ZB_OK;
 }
 
+/* The names that PEFT gives adapters. */
+static enum zb_status add_prefixes(struct zb_st_out *t, size_t n, char **name)
+{
+    for (size_t i = 0; i < n; i++) {
+        name[i] = zb_format(ZB_ADAPTER_PREFIX "%s", t[i].name);
+        if (name[i] == NULL) {
+            return ZB_ENOMEM;
+        }
+        t[i].name = name[i];
+    }
+    return ZB_OK;
+}
+
+static enum zb_status write_adapters(struct job *j, const char *file,
+                                     struct zb_st_out *t, size_t n)
+{
+    char **name = zb_alloc_array(n, sizeof(*name));
+    enum zb_status st = name == NULL ? ZB_ENOMEM : add_prefixes(t, n, name);
+
+    if (st == ZB_OK) {
+        st = write_tensors(j, file, t, n);
+    }
+    for (size_t i = 0; name != NULL && i < n; i++) {
+        zb_free(name[i]);
+    }
+    zb_free(name);
+    return st;
+}
+
 static enum zb_status write_weight_file(struct job *j, const char *name,
                                         size_t first, size_t end)
 {
@@ -207,7 +242,9 @@ static enum zb_status write_weight_file(struct job *j, const char *name,
         t[i - first] = out_of(p, p->name, p->value, ZB_ST_REAL);
     }
     if (st == ZB_OK) {
-        st = write_tensors(j, name, t, end - first);
+        st = j->c->adapter_json != NULL
+                 ? write_adapters(j, name, t, end - first)
+                 : write_tensors(j, name, t, end - first);
     }
     zb_free(stored);
     zb_free(t);
@@ -272,6 +309,9 @@ static enum zb_status write_weights(struct job *j)
     json_t *map;
     enum zb_status st;
 
+    if (j->c->adapter_json != NULL) {
+        return write_weight_file(j, ZB_ADAPTER_FILE, 0, j->c->n);
+    }
     if (n_files <= 1) {
         return write_weight_file(j, ZB_WEIGHTS_FILE, 0, j->c->n);
     }

@@ -201,21 +201,26 @@ static enum zb_status open_dir(struct zb_weights *w)
 {
     char *file = zb_format("%s/" ZB_WEIGHTS_FILE, w->path);
     char *index = zb_format("%s/" ZB_WEIGHTS_INDEX, w->path);
+    char *adapter = zb_format("%s/" ZB_ADAPTER_FILE, w->path);
     enum zb_status st;
 
-    if (file == NULL || index == NULL) {
+    if (file == NULL || index == NULL || adapter == NULL) {
         st = ZB_ENOMEM;
     } else if (is_there(file)) {
         st = add_file(w, file);
         st = st == ZB_OK ? list_tensors(w) : st;
     } else if (is_there(index)) {
         st = open_index(w, index);
+    } else if (is_there(adapter)) {
+        st = add_file(w, adapter);
+        st = st == ZB_OK ? list_tensors(w) : st;
     } else {
         st = zb_fail(ZB_ECONFIG,
                      "%s: neither " ZB_WEIGHTS_FILE " nor " ZB_WEIGHTS_INDEX
                      " is there",
                      w->path);
     }
+    zb_free(adapter);
     zb_free(index);
     zb_free(file);
     return st;
@@ -288,7 +293,8 @@ struct zb_weight zb_weights_get(const struct zb_weights *w, const char *name)
 static struct zb_weight find_prefixed(const struct zb_weights *w,
                                       const char *name)
 {
-    static const char *const prefix[] = {"transformer.", "model.", "bert."};
+    static const char *const prefix[] = {"transformer.", "model.", "bert.",
+                                         ZB_ADAPTER_PREFIX};
     struct zb_weight found = zb_weights_get(w, name);
     char longer[NAME_MAX_BYTES];
 
@@ -467,6 +473,9 @@ enum zb_status zb_weights_check(const struct zb_weights *w,
     for (size_t i = 0; i < n; i++) {
         struct zb_weight found = zb_weights_find(w, want[i].name);
 
+        if (found.tensor == NULL && want[i].is_optional) {
+            continue;
+        }
         if (found.tensor == NULL) {
             add_misfit(&missing, want[i].name);
         } else {

@@ -128,20 +128,56 @@ static enum zb_dtype storage_of(const struct zb_conf_precision *c,
     return storage[c->precision];
 }
 
+/* Adapters are nothing without the weights they were trained beside. */
+static enum zb_status check_adapters(const struct zbrun_job *job)
+{
+    if (job->conf->model.lora_rank > 0 &&
+        job->conf->model.init != ZB_CONF_INIT_PRETRAINED) {
+        return zb_fail(ZB_ECONFIG,
+                       "%s: model.lora_rank needs model.init = pretrained",
+                       zb_conf_where(job->conf, "model.lora_rank"));
+    }
+    return ZB_OK;
+}
+
+static enum zb_status check_trained(const struct zbrun_job *job)
+{
+    const struct zb_graph *g = zb_model_graph(job->model);
+    int n = 0;
+
+    for (int i = 0; i < zb_graph_n_params(g); i++) {
+        n += zb_graph_param(g, i).has_gradient;
+    }
+    return n > 0 ? ZB_OK
+                 : zb_fail(ZB_ECONFIG,
+                           "%s: model.freeze leaves no parameter to "
+                           "train",
+                           zb_conf_where(job->conf, "model.freeze"));
+}
+
 static enum zb_status make_model(struct zbrun_job *job)
 {
+    const struct zb_conf_model *cm = &job->conf->model;
     const struct zb_parallel par = parallel_of(&job->conf->parallel);
     struct zb_model_opts mo = {
         .max_seq = job->conf->data.seq_len,
-        .init_std = job->conf->model.init_std,
+        .init_std = cm->init_std,
+        .freeze = (const char *const *)cm->freeze.item,
+        .n_freeze = cm->freeze.n,
+        .lora_rank = cm->lora_rank,
+        .lora_alpha = cm->lora_alpha,
+        .lora_targets = (const char *const *)cm->lora_targets.item,
+        .n_lora_targets = cm->lora_targets.n,
+        .base_path = cm->path,
         .par = &par,
         .has_key_mask =
             job->opts->action != ZBRUN_GENERATE && zbrun_data_has_mask(job),
         .storage = storage_of(&job->conf->precision, job->ops)};
 
-    if (job->conf->model.path != NULL) {
+    ZB_TRY(check_adapters(job));
+    if (cm->path != NULL) {
         ZB_TRY(model_from_path(job, &mo));
-    } else if (job->conf->model.model_type != NULL) {
+    } else if (cm->model_type != NULL) {
         ZB_TRY(model_from_keys(job, &mo));
     } else {
         return zb_fail(ZB_ECONFIG,
@@ -149,10 +185,10 @@ static enum zb_status make_model(struct zbrun_job *job)
                        "Face directory",
                        job->conf->file);
     }
-    if (job->conf->model.init == ZB_CONF_INIT_PRETRAINED) {
-        job->pretrained = job->conf->model.path;
+    if (cm->init == ZB_CONF_INIT_PRETRAINED) {
+        job->pretrained = cm->path;
     }
-    return ZB_OK;
+    return check_trained(job);
 }
 
 /* ---- session options ----------------------------------------------------- */

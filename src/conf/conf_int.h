@@ -28,6 +28,7 @@ enum zb_opt_kind {
     ZB_OPT_STRING,  /* char * */
     ZB_OPT_PATH,    /* char *; "" or "none" is NULL */
     ZB_OPT_PATHS,   /* struct zb_conf_strings */
+    ZB_OPT_WORDS,   /* the same, of any words */
     ZB_OPT_INTS,    /* struct zb_conf_ints */
     ZB_OPT_DOUBLES, /* struct zb_conf_doubles */
     ZB_OPT_MEM      /* struct zb_conf_mem */

@@ -97,6 +97,9 @@ void zb_conf_range_text(const struct zb_conf_opt *opt, char *text, size_t size)
     case ZB_OPT_PATHS:
         append(text, size, "paths separated by commas");
         break;
+    case ZB_OPT_WORDS:
+        append(text, size, "words separated by commas");
+        break;
     case ZB_OPT_INTS:
         interval_text(opt, "whole numbers separated by commas, each", text,
                       size);
@@ -237,6 +240,7 @@ enum zb_status zb_conf_value_print(const struct zb_conf_opt *opt,
         }
         break;
     case ZB_OPT_PATHS:
+    case ZB_OPT_WORDS:
         return print_strings(field, f);
     case ZB_OPT_INTS:
     case ZB_OPT_DOUBLES:

@@ -161,6 +161,19 @@ static const struct zb_conf_opt table[] = {
      .help = "Standard deviation of random parameters; unset: the family's "
              "initializer_range, else 0.02."},
 
+    {ROW(model, freeze, WORDS, ""),
+     .help = "Parameters that are not trained: names of tensors, or patterns "
+             "with * and ?."},
+    {ROW(model, lora_rank, INT, "0"), RANGE(0, 65536), .word = "none",
+     .help = "Train low-rank adapters of this rank instead of the model, whose "
+             "weights are those in model.path; a checkpoint then is what "
+             "PEFT loads."},
+    {ROW(model, lora_alpha, DOUBLE, "8"), RANGE(0, 1e6), .lo_open = 1,
+     .help = "What an adapter adds is multiplied by lora_alpha / lora_rank."},
+    {ROW(model, lora_targets, WORDS, ""),
+     .help = "The linear layers that have adapters, by the last part of their "
+             "name; unset: those that PEFT takes (doc/models.md)."},
+
     {ROW(data, train, PATHS, ""),
      .help = "Files to train on, one after the other; or a folder of array "
              "data."},

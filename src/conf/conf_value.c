@@ -46,6 +46,7 @@ static size_t kind_bytes(enum zb_opt_kind kind)
     case ZB_OPT_PATH:
         return sizeof(char *);
     case ZB_OPT_PATHS:
+    case ZB_OPT_WORDS:
         return sizeof(struct zb_conf_strings);
     case ZB_OPT_INTS:
         return sizeof(struct zb_conf_ints);
@@ -65,6 +66,7 @@ static void value_release(const struct zb_conf_opt *opt, union value *v)
         zb_free(v->s);
         break;
     case ZB_OPT_PATHS:
+    case ZB_OPT_WORDS:
         for (size_t i = 0; i < v->strings.n; i++) {
             zb_free(v->strings.item[i]);
         }
@@ -314,6 +316,7 @@ static enum zb_status list_append(const struct zb_conf_opt *opt, char *entry,
 
     switch (opt->kind) {
     case ZB_OPT_PATHS:
+    case ZB_OPT_WORDS:
         v->strings.item[v->strings.n++] = entry;
         return ZB_OK;
     case ZB_OPT_INTS:
@@ -327,6 +330,11 @@ static enum zb_status list_append(const struct zb_conf_opt *opt, char *entry,
     }
     zb_free(entry);
     return st;
+}
+
+static int is_strings(const struct zb_conf_opt *opt)
+{
+    return opt->kind == ZB_OPT_PATHS || opt->kind == ZB_OPT_WORDS;
 }
 
 static enum zb_status parse_list(const struct zb_conf_opt *opt,
@@ -347,14 +355,14 @@ static enum zb_status parse_list(const struct zb_conf_opt *opt,
         return zb_fail(ZB_ECONFIG, "has %zu entries, more than %d", n,
                        LIST_MAX);
     }
-    size = opt->kind == ZB_OPT_PATHS  ? sizeof(char *)
+    size = is_strings(opt)            ? sizeof(char *)
            : opt->kind == ZB_OPT_INTS ? sizeof(int)
                                       : sizeof(double);
     item = zb_alloc_array(n, size);
     if (item == NULL) {
         return ZB_ENOMEM;
     }
-    if (opt->kind == ZB_OPT_PATHS) {
+    if (is_strings(opt)) {
         v->strings.item = item;
     } else if (opt->kind == ZB_OPT_INTS) {
         v->ints.item = item;
@@ -414,6 +422,7 @@ static enum zb_status parse(const struct zb_conf_opt *opt, const char *text,
     case ZB_OPT_PATH:
         return parse_string(opt, text, &v->s);
     case ZB_OPT_PATHS:
+    case ZB_OPT_WORDS:
     case ZB_OPT_INTS:
     case ZB_OPT_DOUBLES:
         return parse_list(opt, text, v);
@@ -455,6 +464,7 @@ int zb_conf_value_is(const struct zb_conf_opt *opt, const void *field,
     case ZB_OPT_STRING:
         return strcmp(text, have.s != NULL ? have.s : "") == 0;
     case ZB_OPT_PATHS:
+    case ZB_OPT_WORDS:
         return text[0] == '\0' && have.strings.n == 0;
     case ZB_OPT_INTS:
         return text[0] == '\0' && have.ints.n == 0;

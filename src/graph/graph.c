@@ -246,6 +246,16 @@ struct zb_data_info zb_graph_output(const struct zb_graph *g, int i)
     return info_of(g, g->outputs[i].name, g->outputs[i].tensor);
 }
 
+int zb_graph_has_adapters(const struct zb_graph *g)
+{
+    for (size_t i = 0; i < g->n_params; i++) {
+        if (g->params[i].opts.is_adapter) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 int zb_graph_loss_labels(const struct zb_graph *g)
 {
     return g->loss_labels < 0 ? -1 : g->tensors[g->loss_labels].index;

@@ -73,6 +73,12 @@ static enum zb_status read_labels(struct bert *m, const struct zb_config *c)
                               "(single_label_classification)",
                               zb_config_text(c, "problem_type"));
     }
+    if (m->b->adapt->rank > 0) {
+        return zb_config_fail(c, "architectures",
+                              "%s has no adapters: its head would stay as it "
+                              "is (model.lora_rank)",
+                              c->architecture);
+    }
     if (m->b->opts->par != NULL && m->b->opts->par->sp > 1) {
         return zb_config_fail(c, "architectures",
                               "%s can not cut sequences over sp_size %d: its "
@@ -271,5 +277,6 @@ const struct zb_family zb_family_bert = {
     .layers_key = "num_hidden_layers",
     .vocab_key = "vocab_size",
     .sees_all = 1,
+    .lora_targets = "query,value",
     .build = build,
 };

@@ -171,5 +171,6 @@ const struct zb_family zb_family_bloom = {
     .n_keys = ZB_COUNT_OF(keys),
     .layers_key = "n_layer",
     .vocab_key = "vocab_size",
+    .lora_targets = "query_key_value",
     .build = build,
 };

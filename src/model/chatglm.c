@@ -224,5 +224,6 @@ const struct zb_family zb_family_chatglm = {
     .n_keys = ZB_COUNT_OF(keys),
     .layers_key = "num_layers",
     .vocab_key = "padded_vocab_size",
+    .lora_targets = "query_key_value",
     .build = build,
 };

@@ -207,5 +207,6 @@ const struct zb_family zb_family_cohere = {
     .n_keys = ZB_COUNT_OF(keys),
     .layers_key = "num_hidden_layers",
     .vocab_key = "vocab_size",
+    .lora_targets = "q_proj,v_proj",
     .build = build,
 };

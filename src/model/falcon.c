@@ -259,5 +259,6 @@ const struct zb_family zb_family_falcon = {
     .n_keys = ZB_COUNT_OF(keys),
     .layers_key = "num_hidden_layers",
     .vocab_key = "vocab_size",
+    .lora_targets = "query_key_value",
     .build = build,
 };

@@ -197,5 +197,7 @@ const struct zb_family zb_family_gpt2 = {
     .n_keys = ZB_COUNT_OF(keys),
     .layers_key = "n_layer",
     .vocab_key = "vocab_size",
+    .is_in_by_out = 1,
+    .lora_targets = "c_attn",
     .build = build,
 };

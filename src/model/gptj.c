@@ -184,5 +184,6 @@ const struct zb_family zb_family_gptj = {
     .n_keys = ZB_COUNT_OF(keys),
     .layers_key = "n_layer",
     .vocab_key = "vocab_size",
+    .lora_targets = "q_proj,v_proj",
     .build = build,
 };

@@ -204,5 +204,6 @@ const struct zb_family zb_family_llama = {
     .n_keys = ZB_COUNT_OF(keys),
     .layers_key = "num_hidden_layers",
     .vocab_key = "vocab_size",
+    .lora_targets = "q_proj,v_proj",
     .build = build,
 };

@@ -14,6 +14,7 @@ struct zb_model {
     struct zb_graph *g;
     char *type;
     char *config_json;
+    char *adapter_json; /* NULL: no adapters */
     int n_before, n_blocks;
     int64_t vocab_size;
     int is_causal;
@@ -31,8 +32,24 @@ void zb_model_free(struct zb_model *m)
     zb_graph_free(m->g);
     zb_free(m->type);
     zb_free(m->config_json);
+    zb_free(m->adapter_json);
     zb_free(m->end);
     zb_free(m);
+}
+
+/* The text of a JSON value, which it releases; NULL without memory. */
+static char *text_of(json_t *value)
+{
+    char *text = json_dumps(value, JSON_INDENT(2) | JSON_SORT_KEYS |
+                                       JSON_REAL_PRECISION(17));
+    char *copy = text != NULL ? zb_strdup(text) : NULL;
+
+    json_decref(value);
+    free(text);
+    if (copy == NULL) {
+        zb_fail(ZB_ENOMEM, "out of host memory (config)");
+    }
+    return copy;
 }
 
 /* Every key with its value, and the keys that were ignored as they were given,
@@ -41,7 +58,6 @@ static char *config_text(const struct zb_config *c)
 {
     json_t *all = json_object(), *v;
     const char *name;
-    char *text, *copy;
 
     json_object_set_new(all, "architectures",
                         json_pack("[s]", c->architecture));
@@ -64,16 +80,7 @@ static char *config_text(const struct zb_config *c)
             json_object_del(all, row->name);
         }
     }
-    text = json_dumps(all, JSON_INDENT(2) | JSON_SORT_KEYS |
-                               JSON_REAL_PRECISION(17));
-    json_decref(all);
-    if (text == NULL) {
-        zb_fail(ZB_ENOMEM, "out of host memory (config)");
-        return NULL;
-    }
-    copy = zb_strdup(text);
-    free(text);
-    return copy;
+    return text_of(all);
 }
 
 static enum zb_status check_opts(const struct zb_config *c,
@@ -97,12 +104,13 @@ static const char *std_key(const struct zb_family *family)
 
 static enum zb_status build_graph(const struct zb_config *c,
                                   const struct zb_model_opts *o,
-                                  struct zb_graph *g)
+                                  struct zb_adapt *adapt, struct zb_graph *g)
 {
     struct zb_builder b = {
         .g = g,
         .config = c,
         .opts = o,
+        .adapt = adapt,
         .std = o->init_std > 0 ? o->init_std
                                : zb_config_real(c, std_key(c->family)),
     };
@@ -111,7 +119,8 @@ static enum zb_status build_graph(const struct zb_config *c,
     ZB_TRY(check_opts(c, o));
     ZB_TRY(c->family->build(&b));
     st = zb_graph_finish(g);
-    return st == ZB_OK ? ZB_OK : zb_fail_in(st, "%s", c->where);
+    return st == ZB_OK ? zb_adapt_check(adapt, c->where)
+                       : zb_fail_in(st, "%s", c->where);
 }
 
 static enum zb_status wrap(struct zb_graph *g, const char *type,
@@ -167,9 +176,9 @@ static enum zb_status take_ends(const struct zb_config *c, struct zb_model *m)
     return ZB_OK;
 }
 
-static enum zb_status make(const struct zb_config *c,
-                           const struct zb_model_opts *o,
-                           struct zb_model **m_out)
+static enum zb_status make_with(const struct zb_config *c,
+                                const struct zb_model_opts *o,
+                                struct zb_adapt *adapt, struct zb_model **m_out)
 {
     struct zb_graph *g;
     struct zb_model *m;
@@ -181,7 +190,7 @@ static enum zb_status make(const struct zb_config *c,
         ZB_TRY(zb_graph_new(&g));
     }
     zb_g_storage(g, o->storage);
-    st = build_graph(c, o, g);
+    st = build_graph(c, o, adapt, g);
     if (st == ZB_OK) {
         st = wrap(g, c->family->name, &m);
     }
@@ -195,12 +204,30 @@ static enum zb_status make(const struct zb_config *c,
     m->is_causal = !c->family->sees_all;
     m->config_json = config_text(c);
     st = m->config_json != NULL ? take_ends(c, m) : ZB_ENOMEM;
+    if (st == ZB_OK && adapt->rank > 0) {
+        m->adapter_json = text_of(zb_adapt_json(adapt, c, o));
+        st = m->adapter_json != NULL ? ZB_OK : ZB_ENOMEM;
+    }
     if (st != ZB_OK) {
         zb_model_free(m);
         return st;
     }
     *m_out = m;
     return ZB_OK;
+}
+
+static enum zb_status make(const struct zb_config *c,
+                           const struct zb_model_opts *o,
+                           struct zb_model **m_out)
+{
+    struct zb_adapt adapt;
+    enum zb_status st = zb_adapt_init(&adapt, c->family, o);
+
+    if (st == ZB_OK) {
+        st = make_with(c, o, &adapt, m_out);
+    }
+    zb_adapt_release(&adapt);
+    return st;
 }
 
 enum zb_status zb_model_from_json(const char *text, const char *where,
@@ -298,4 +325,9 @@ int zb_model_is_end(const struct zb_model *m, int32_t id)
 const char *zb_model_config_json(const struct zb_model *m)
 {
     return m->config_json;
+}
+
+const char *zb_model_adapter_json(const struct zb_model *m)
+{
+    return m->adapter_json;
 }

@@ -84,10 +84,24 @@ void zb_config_release(struct zb_config *c);
 
 /* ---- building ------------------------------------------------------------ */
 
+struct zb_patterns {
+    struct zb_pattern *item;
+    size_t n, cap;
+};
+
+/* What of the model is trained. */
+struct zb_adapt {
+    struct zb_patterns freeze; /* names of parameters, as of files in a shell */
+    struct zb_patterns targets; /* last parts of names of linear layers */
+    int rank;                   /* of adapters; 0: there are none */
+    double scale;
+};
+
 struct zb_builder {
     struct zb_graph *g;
     const struct zb_config *config;
     const struct zb_model_opts *opts;
+    struct zb_adapt *adapt;
     double std; /* of normal initialisation */
 };
 
@@ -129,11 +143,27 @@ struct zb_linear {
     int64_t part_heads[ZB_SPLIT_MAX]; /* [n_parts] heads of each, of one size,
                                          where they are not equal; else 0 */
     int64_t n_heads; /* in the split side, of each part; 0: any columns */
+    int is_adapter;  /* of adapt.c: trained although the model is not */
 };
 
 /* The parameters prefix.weight and prefix.bias, applied to x. */
 int zb_build_linear(struct zb_builder *b, int x, const struct zb_linear *l,
                     const char *prefix, ...) ZB_PRINTF(4, 5);
+/* adapt.c. Release also after a failure. */
+enum zb_status zb_adapt_init(struct zb_adapt *a, const struct zb_family *family,
+                             const struct zb_model_opts *o) ZB_CHECKED;
+void zb_adapt_release(struct zb_adapt *a);
+/* ZB_ECONFIG naming a pattern that was nothing's name. */
+enum zb_status zb_adapt_check(const struct zb_adapt *a,
+                              const char *where) ZB_CHECKED;
+int zb_adapt_freezes(struct zb_adapt *a, const char *name);
+/* y = linear layer `name` of x, with what its adapter adds, if it has one. */
+int zb_adapt_linear(struct zb_builder *b, int x, int y,
+                    const struct zb_linear *l, const char *name);
+/* PEFT's adapter_config.json, or NULL without memory. */
+json_t *zb_adapt_json(const struct zb_adapt *a, const struct zb_config *c,
+                      const struct zb_model_opts *o);
+
 /* ZB_ECONFIG naming the key unless the ranks of the tp group can share `n`
  * heads or columns; `may_repeat`: or some ranks the same one. */
 enum zb_status zb_build_check_split(const struct zb_builder *b, const char *key,
@@ -238,6 +268,8 @@ struct zb_family {
     const char *layers_key, *vocab_key;
     const char *std_key; /* of initialisation; NULL: initializer_range */
     int sees_all;        /* 1: a token sees those behind it, too */
+    int is_in_by_out;    /* 1: weights are stored [in,out] */
+    const char *lora_targets; /* layers that PEFT adapts unless told */
     enum zb_status (*build)(struct zb_builder *b);
 };
 

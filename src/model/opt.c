@@ -215,5 +215,6 @@ const struct zb_family zb_family_opt = {
     .layers_key = "num_hidden_layers",
     .vocab_key = "vocab_size",
     .std_key = "init_std",
+    .lora_targets = "q_proj,v_proj",
     .build = build,
 };

@@ -17,6 +17,13 @@
     vsnprintf(name, sizeof(name), fmt, ap);                                    \
     va_end(ap)
 
+static int param(struct zb_builder *b, const char *name, int n_dims,
+                 const int64_t *dim, struct zb_param_opts opts)
+{
+    opts.is_frozen = zb_adapt_freezes(b->adapt, name) && !opts.is_adapter;
+    return zb_g_param(b->g, name, n_dims, dim, &opts);
+}
+
 void zb_build_layer(struct zb_builder *b, const char *fmt, ...)
 {
     FORMAT_NAME(name, fmt);
@@ -31,7 +38,7 @@ int zb_build_matrix(struct zb_builder *b, double std, int64_t rows,
     const int64_t dim[] = {rows, cols};
     FORMAT_NAME(name, fmt);
 
-    return zb_g_param(b->g, name, 2, dim, &opts);
+    return param(b, name, 2, dim, opts);
 }
 
 int zb_build_vocab(struct zb_builder *b, int64_t vocab, int64_t hidden,
@@ -45,7 +52,7 @@ int zb_build_vocab(struct zb_builder *b, int64_t vocab, int64_t hidden,
     const int64_t dim[] = {vocab, hidden};
     FORMAT_NAME(name, fmt);
 
-    return zb_g_param(b->g, name, 2, dim, &opts);
+    return param(b, name, 2, dim, opts);
 }
 
 int zb_build_vocab_bias(struct zb_builder *b, int64_t vocab, const char *fmt,
@@ -58,7 +65,7 @@ int zb_build_vocab_bias(struct zb_builder *b, int64_t vocab, const char *fmt,
     };
     FORMAT_NAME(name, fmt);
 
-    return zb_g_param(b->g, name, 1, &vocab, &opts);
+    return param(b, name, 1, &vocab, opts);
 }
 
 /* The split of dimension `dim`, `n` long. */
@@ -85,7 +92,11 @@ static struct zb_split split_of(const struct zb_linear *l, int dim, int64_t n)
 static int linear_weight(struct zb_builder *b, const struct zb_linear *l,
                          const char *prefix)
 {
-    struct zb_param_opts opts = {.init = ZB_INIT_NORMAL, .std = l->std};
+    struct zb_param_opts opts = {
+        .init = l->std > 0 ? ZB_INIT_NORMAL : ZB_INIT_ZEROS,
+        .std = l->std,
+        .is_adapter = l->is_adapter,
+    };
     int64_t dim[] = {l->in_by_out ? l->n_in : l->n_out,
                      l->in_by_out ? l->n_out : l->n_in};
     int out = l->in_by_out ? 1 : 0;
@@ -97,7 +108,7 @@ static int linear_weight(struct zb_builder *b, const struct zb_linear *l,
         opts.split = split_of(l, at, dim[at]);
     }
     snprintf(name, sizeof(name), "%s.weight", prefix);
-    return zb_g_param(b->g, name, 2, dim, &opts);
+    return param(b, name, 2, dim, opts);
 }
 
 static int linear_bias(struct zb_builder *b, const struct zb_linear *l,
@@ -110,18 +121,19 @@ static int linear_bias(struct zb_builder *b, const struct zb_linear *l,
         opts.split = split_of(l, 0, l->n_out);
     }
     snprintf(name, sizeof(name), "%s.bias", prefix);
-    return zb_g_param(b->g, name, 1, &l->n_out, &opts);
+    return param(b, name, 1, &l->n_out, opts);
 }
 
 int zb_build_linear(struct zb_builder *b, int x, const struct zb_linear *l,
                     const char *prefix, ...)
 {
-    int w, bias;
+    int w, bias, y;
     FORMAT_NAME(name, prefix);
 
     w = linear_weight(b, l, name);
     bias = l->has_bias ? linear_bias(b, l, name) : ZB_G_NONE;
-    return zb_g_linear(b->g, x, w, bias, l->in_by_out);
+    y = zb_g_linear(b->g, x, w, bias, l->in_by_out);
+    return l->is_adapter ? y : zb_adapt_linear(b, x, y, l, name);
 }
 
 enum zb_status zb_build_check_split(const struct zb_builder *b, const char *key,
@@ -154,7 +166,7 @@ int zb_build_ones(struct zb_builder *b, int64_t n, const char *fmt, ...)
     const struct zb_param_opts opts = {.init = ZB_INIT_ONES, .no_decay = 1};
     FORMAT_NAME(name, fmt);
 
-    return zb_g_param(b->g, name, 1, &n, &opts);
+    return param(b, name, 1, &n, opts);
 }
 
 int zb_build_head_ones(struct zb_builder *b, int64_t n_heads, int64_t head_dim,
@@ -168,7 +180,7 @@ int zb_build_head_ones(struct zb_builder *b, int64_t n_heads, int64_t head_dim,
     const int64_t dim[] = {n_heads, head_dim};
     FORMAT_NAME(name, fmt);
 
-    return zb_g_param(b->g, name, 2, dim, &opts);
+    return param(b, name, 2, dim, opts);
 }
 
 int zb_build_zeros(struct zb_builder *b, int64_t n, const char *fmt, ...)
@@ -176,7 +188,7 @@ int zb_build_zeros(struct zb_builder *b, int64_t n, const char *fmt, ...)
     const struct zb_param_opts opts = {.init = ZB_INIT_ZEROS, .no_decay = 1};
     FORMAT_NAME(name, fmt);
 
-    return zb_g_param(b->g, name, 1, &n, &opts);
+    return param(b, name, 1, &n, opts);
 }
 
 int zb_build_layernorm(struct zb_builder *b, int x, int64_t n, double eps,

@@ -4,6 +4,8 @@
 #include "config.h"
 #include "run/run_int.h"
 
+#include <string.h>
+
 #include "zb/ckpt.h"
 #include "zb/compare.h"
 #include "zb/mem.h"
@@ -404,25 +406,29 @@ enum zb_status zb_session_get_grad(struct zb_session *s, int param,
 
 /* ---- all gradients into a file ------------------------------------------- */
 
+/* Of the parameters that are not frozen. */
 static enum zb_status collect_grads(struct zb_session *s,
-                                    struct zb_st_out *tensors)
+                                    struct zb_st_out *tensors, int *n_out)
 {
     for (int i = 0; i < s->plan->n_params; i++) {
         int param = s->plan->name_order[i];
         struct zb_param_info info = zb_graph_param(s->plan->g, param);
-        zb_real *value = zb_alloc_array(
-            (size_t)zb_param_whole_elems(s->plan, param), sizeof(*value));
+        zb_real *value;
 
-        tensors[i] = (struct zb_st_out){.name = info.name,
-                                        .dtype = ZB_ST_REAL,
-                                        .n_dims = info.whole.n_dims,
-                                        .data = value};
-        for (int d = 0; d < info.whole.n_dims; d++) {
-            tensors[i].dims[d] = info.whole.dim[d];
+        if (info.opts.is_frozen) {
+            continue;
         }
+        value = zb_alloc_array((size_t)zb_param_whole_elems(s->plan, param),
+                               sizeof(*value));
         if (value == NULL) {
             return ZB_ENOMEM;
         }
+        tensors[*n_out] = (struct zb_st_out){.name = info.name,
+                                             .dtype = ZB_ST_REAL,
+                                             .n_dims = info.whole.n_dims,
+                                             .data = value};
+        memcpy(tensors[(*n_out)++].dims, info.whole.dim,
+               (size_t)info.whole.n_dims * sizeof(info.whole.dim[0]));
         ZB_TRY(zb_session_get_grad(s, param, value));
     }
     return ZB_OK;
@@ -439,14 +445,15 @@ static void free_tensors(struct zb_st_out *tensors, int n)
 enum zb_status zb_session_dump_grads(struct zb_session *s, const char *path,
                                      double loss)
 {
-    int n = s->plan->n_params;
-    struct zb_st_out *tensors = zb_alloc_array((size_t)n + 1, sizeof(*tensors));
+    struct zb_st_out *tensors =
+        zb_alloc_array((size_t)s->plan->n_params + 1, sizeof(*tensors));
+    int n = 0;
     enum zb_status st;
 
     if (tensors == NULL) {
         return ZB_ENOMEM;
     }
-    ZB_TRY_GOTO(st, collect_grads(s, tensors), out);
+    ZB_TRY_GOTO(st, collect_grads(s, tensors, &n), out);
     tensors[n] = (struct zb_st_out){
         .name = "loss", .dtype = ZB_ST_F64, .data = &loss};
     st = zb_st_write(path, tensors, (size_t)n + 1, NULL, 0);

@@ -156,13 +156,16 @@ static void moved(struct zb_worker *w)
     atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
 }
 
-/* Of a checkpoint the master, where it has one. */
-static struct zb_weight source_of(const struct zb_session *s, const char *name)
+/* Of a checkpoint the master, where it has one. No tensor: it is drawn. */
+static struct zb_weight source_of(const struct zb_session *s, int param)
 {
-    struct zb_weight found;
+    struct zb_param_info info = zb_graph_param(s->plan->g, param);
+    const char *name = info.name;
+    struct zb_weight found = {NULL, NULL};
 
-    if (s->resume == NULL) {
-        return zb_weights_find(s->weights, name);
+    if (s->resume == NULL ||
+        (zb_graph_has_adapters(s->plan->g) && !info.opts.is_adapter)) {
+        return s->weights == NULL ? found : zb_weights_find(s->weights, name);
     }
     found = zb_ckpt_find(s->resume, ZB_CKPT_MASTER, name);
     return found.tensor != NULL ? found
@@ -214,11 +217,14 @@ static enum zb_status load_param(struct zb_worker *w, int param, zb_real *stage,
                                  void *stored)
 {
     const struct zb_run_plan *p = w->s->plan;
-    struct zb_weight src = source_of(w->s, zb_graph_param(p->g, param).name);
+    struct zb_weight src = source_of(w->s, param);
     int64_t n = zb_param_elems(p, param), first;
     zb_real *master;
     int has_master = zb_worker_master(w, param, &master, &first) > 0;
 
+    if (src.tensor == NULL) {
+        return zb_worker_draw_param(w, param);
+    }
     for (int64_t at = 0; at < n; at += ZB_STAGE_ELEMS) {
         int64_t part = n - at < ZB_STAGE_ELEMS ? n - at : ZB_STAGE_ELEMS;
         const void *run = has_master ? NULL : find_run(w, param, src, at, part);
@@ -330,20 +336,26 @@ static struct zb_weight_want want_of(const struct zb_param_info *info)
     return want;
 }
 
-enum zb_status zb_check_weights(const struct zb_graph *g,
+enum zb_status zb_check_weights(const struct zb_graph *g, int is_resume,
                                 const struct zb_weights *weights)
 {
-    size_t n = (size_t)zb_graph_n_params(g);
-    struct zb_weight_want *want = zb_alloc_array(n, sizeof(*want));
+    int only_adapters = is_resume && zb_graph_has_adapters(g);
+    int n_params = zb_graph_n_params(g);
+    struct zb_weight_want *want =
+        zb_alloc_array((size_t)n_params, sizeof(*want));
+    size_t n = 0;
     enum zb_status st;
 
     if (want == NULL) {
         return ZB_ENOMEM;
     }
-    for (size_t i = 0; i < n; i++) {
-        struct zb_param_info info = zb_graph_param(g, (int)i);
+    for (int i = 0; i < n_params; i++) {
+        struct zb_param_info info = zb_graph_param(g, i);
 
-        want[i] = want_of(&info);
+        if (!only_adapters || info.opts.is_adapter) {
+            want[n] = want_of(&info);
+            want[n++].is_optional = !is_resume && info.opts.is_adapter;
+        }
     }
     st = zb_weights_check(weights, want, n);
     zb_free(want);
@@ -357,7 +369,7 @@ enum zb_status zb_open_weights(const struct zb_model *model, const char *path,
     enum zb_status st;
 
     ZB_TRY(zb_weights_open(path, &w));
-    st = zb_check_weights(zb_model_graph(model), w);
+    st = zb_check_weights(zb_model_graph(model), 0, w);
     if (st != ZB_OK) {
         zb_weights_close(w);
         return st;

@@ -259,6 +259,13 @@ static void resume_scale(struct zb_session *s,
     }
 }
 
+/* A checkpoint with adapters has nothing else. */
+static int needs_pretrained(const struct zb_model *model,
+                            const struct zb_session_opts *o)
+{
+    return o->resume == NULL || zb_graph_has_adapters(zb_model_graph(model));
+}
+
 /* Where parameters come from, if they are not drawn. */
 static enum zb_status find_values(struct zb_session *s,
                                   const struct zb_model *model,
@@ -268,9 +275,8 @@ static enum zb_status find_values(struct zb_session *s,
         ZB_TRY(zb_check_resume(zb_model_graph(model), o));
         s->resume = o->resume;
         resume_scale(s, &o->resume->state);
-        return ZB_OK;
     }
-    return o->pretrained != NULL
+    return o->pretrained != NULL && needs_pretrained(model, o)
                ? zb_open_weights(model, o->pretrained, &s->weights)
                : ZB_OK;
 }
@@ -418,7 +424,8 @@ static enum zb_status plan_and_print(const struct zb_model *model,
     ZB_TRY(zb_backend_find(o->backend, &ops));
     if (o->resume != NULL) {
         ZB_TRY(zb_check_resume(zb_model_graph(model), o));
-    } else if (o->pretrained != NULL) {
+    }
+    if (o->pretrained != NULL && needs_pretrained(model, o)) {
         ZB_TRY(zb_open_weights(model, o->pretrained, &weights));
         zb_weights_close(weights);
     }

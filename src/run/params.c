@@ -150,7 +150,7 @@ static enum zb_status clear_buckets(struct zb_worker *w)
 
 /* The value, and where there is one the master: the same numbers, rounded only
  * in what is stored. */
-static enum zb_status draw_param(struct zb_worker *w, int param)
+enum zb_status zb_worker_draw_param(struct zb_worker *w, int param)
 {
     const struct zb_run_plan *p = w->s->plan;
     struct zb_shard_part to = {.dtype = p->storage,
@@ -172,7 +172,7 @@ static enum zb_status draw_param(struct zb_worker *w, int param)
 static enum zb_status draw_all(struct zb_worker *w)
 {
     for (int i = 0; i < w->n_mine; i++) {
-        ZB_TRY(draw_param(w, w->mine[i]));
+        ZB_TRY(zb_worker_draw_param(w, w->mine[i]));
     }
     return ZB_OK;
 }

@@ -740,6 +740,9 @@ enum zb_status zb_worker_convert(struct zb_worker *w, enum zb_dtype from,
 /* Elements between a file or a snapshot and a device at once. */
 #define ZB_STAGE_ELEMS (1 << 18)
 
+/* params.c: start values of one parameter, by the session's seed. */
+enum zb_status zb_worker_draw_param(struct zb_worker *w, int param) ZB_CHECKED;
+
 /* load_params.c: a shard from host memory becomes the value, and the master. */
 enum zb_status zb_worker_put_param(struct zb_worker *w, int param,
                                    const zb_real *shard) ZB_CHECKED;
@@ -756,8 +759,9 @@ void zb_write_shard(const struct zb_run_plan *p, int param, int tp_rank,
 /* Values of the parameters held here, from the session's weights, or all that
  * its checkpoint has. */
 enum zb_status zb_worker_load_params(struct zb_worker *w) ZB_CHECKED;
-/* Open weights and refuse those that are not the model's. */
-enum zb_status zb_check_weights(const struct zb_graph *g,
+/* Open weights and refuse those that are not the model's. With adapters those
+ * of a checkpoint are the adapters', and pretrained ones need not have them. */
+enum zb_status zb_check_weights(const struct zb_graph *g, int is_resume,
                                 const struct zb_weights *weights) ZB_CHECKED;
 enum zb_status zb_open_weights(const struct zb_model *model, const char *path,
                                struct zb_weights **w_out) ZB_CHECKED;

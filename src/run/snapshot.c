@@ -54,7 +54,7 @@ enum zb_status zb_check_resume(const struct zb_graph *g,
     const struct zb_ckpt *c = o->resume;
     int n_moments = (int)zb_optim_state_reals(&o->optim);
 
-    ZB_TRY(zb_check_weights(g, c->model));
+    ZB_TRY(zb_check_weights(g, 1, c->model));
     if (strcmp(c->state.optimizer, zb_optim_name(&o->optim)) != 0 ||
         c->state.n_moments < n_moments) {
         return zb_fail(ZB_ECONFIG,
@@ -191,7 +191,7 @@ static enum zb_status copy_all(struct zb_worker *w, struct zb_ckpt_shot *shot,
                                .y = w->value[w->mine[i]],
                                .whole = shot->param[w->mine[i]].value};
 
-        if (p->owner[w->mine[i]] == w->stage &&
+        if (p->owner[w->mine[i]] == w->stage && c.whole != NULL &&
             !shot->param[w->mine[i]].is_trained) {
             ZB_TRY(copy_own(w, &c, room));
         }
@@ -241,9 +241,16 @@ static enum zb_status init_shot(const struct zb_session *s,
                                 struct zb_ckpt_shot *c)
 {
     const struct zb_run_plan *p = s->plan;
+    const char *adapter_json = zb_model_adapter_json(p->model);
     int n_moments = (int)zb_optim_state_reals(&p->o.optim);
 
     c->storage = p->storage;
+    if (adapter_json != NULL) {
+        c->adapter_json = zb_strdup(adapter_json);
+        if (c->adapter_json == NULL) {
+            return ZB_ENOMEM;
+        }
+    }
     c->config_json = zb_strdup(zb_model_config_json(p->model));
     c->param = zb_alloc_array((size_t)p->n_params, sizeof(*c->param));
     if (c->config_json == NULL || c->param == NULL) {
@@ -253,9 +260,24 @@ static enum zb_status init_shot(const struct zb_session *s,
         struct zb_param_info info = zb_graph_param(p->g, i);
 
         c->n++;
-        ZB_TRY(init_param(&info, n_moments, &c->param[i]));
+        if (adapter_json == NULL || info.opts.is_adapter) {
+            ZB_TRY(init_param(&info, n_moments, &c->param[i]));
+        }
     }
     return ZB_OK;
+}
+
+/* Until here a parameter had its number in the model. */
+static void leave_out_unsaved(struct zb_ckpt_shot *c)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < c->n; i++) {
+        if (c->param[i].value != NULL) {
+            c->param[n++] = c->param[i];
+        }
+    }
+    c->n = n;
 }
 
 /* After the workers have looked at the last step's norm. */
@@ -286,6 +308,7 @@ enum zb_status zb_session_snapshot(struct zb_session *s,
     }
     ZB_TRY_GOTO(st, init_shot(s, c), err);
     ZB_TRY_GOTO(st, zb_session_each(s, do_snapshot, c), err);
+    leave_out_unsaved(c);
     fill_state(s, &c->state);
     *shot_out = c;
     return ZB_OK;

@@ -8,8 +8,8 @@ DIR is the folder of this script by default; with names of language models only
 those are made.
 
 Made with Python 3.11.7, torch 2.15.0, transformers 4.51.3, safetensors 0.8.0,
-numpy 2.4.6, on the CPU with one thread; the cases of opt and bert with torch
-2.6.0.
+numpy 2.4.6, on the CPU with one thread; the cases of opt, bert and
+lora with torch 2.6.0, those of lora with peft 0.15.2.
 Every random number comes from numpy's PCG64, seeded with SEED and the name of
 what is drawn, so a file does not change when a case is added. README.md says
 what the files hold.
@@ -92,13 +92,13 @@ def draw(case, name, shape):
 
 def overwrite(model, params):
     with torch.no_grad():
-        for name, p in model.named_parameters():
+        for name, p in named(model).items():
             p.copy_(torch.from_numpy(params[name]))
 
 
 def draw_params(case, model):
     return {name: draw(case, name, tuple(p.shape))
-            for name, p in model.named_parameters()}
+            for name, p in named(model).items()}
 
 
 def build(cls, config_cls, config, **more):
@@ -108,6 +108,28 @@ def build(cls, config_cls, config, **more):
     model = cls(cfg)
     model.train()
     return model
+
+
+def adapt(case, model):
+    """PEFT's adapters in the layers of a case; only they are trained."""
+    if case not in LORA_TARGETS:
+        return model
+    from peft import LoraConfig, inject_adapter_in_model
+    return inject_adapter_in_model(
+        LoraConfig(target_modules=LORA_TARGETS[case], **LORA), model)
+
+
+def name_of(name):
+    """A parameter's name without adapters, and as PEFT writes an adapter's."""
+    return name.replace(".base_layer", "").replace(".default", "")
+
+
+def named(model):
+    return {name_of(n): p for n, p in model.named_parameters()}
+
+
+def trained(model):
+    return {n: p for n, p in named(model).items() if p.requires_grad}
 
 
 def save(out_dir, name, tensors, meta=None):
@@ -198,6 +220,8 @@ BERT = {
 }
 BERT_SMALL = dict(BERT, vocab_size=48, hidden_size=24, intermediate_size=28,
                   num_hidden_layers=2)
+# Adapters beside frozen weights.
+LORA = {"r": 3, "lora_alpha": 6}
 BERT_LABELS = {"0": "low", "1": "middle", "2": "high"}
 
 CLASSES = {
@@ -287,6 +311,14 @@ CASES = {
     "bert_classifier": (
         dict(BERT_SMALL, architectures=["BertForSequenceClassification"],
              id2label=BERT_LABELS), True, False),
+    "llama_lora": (dict(SMALL, head_dim=6), False, True),
+    "gpt2_lora": (dict(GPT2_SMALL, n_layer=2), True, False),
+}
+
+# Of those with adapters: the layers that have them.
+LORA_TARGETS = {
+    "llama_lora": ["q_proj", "v_proj", "o_proj", "down_proj"],
+    "gpt2_lora": ["c_attn", "mlp.c_proj"],
 }
 
 # ChatGLM2's code is not in transformers, but the same model as GLM-4 is, whose
@@ -402,12 +434,12 @@ def check_exact(case, model, batch):
     """The gradient along a random direction, against central differences. The
     pad row stays: what a lookup gives to its gradient is left out by design."""
     h = 2e-6
-    params = list(model.parameters())
+    params = list(trained(model).values())
     rng = rng_of(case, "direction")
     dirs = [torch.from_numpy(rng.standard_normal(tuple(p.shape)))
             for p in params]
     table = model.get_input_embeddings()
-    if table.padding_idx is not None:
+    if table.padding_idx is not None and table.weight.requires_grad:
         at = next(i for i, p in enumerate(params) if p is table.weight)
         dirs[at][table.padding_idx] = 0
     run_model(model, batch)
@@ -425,14 +457,14 @@ def check_exact(case, model, batch):
 
 def check_plain(case, cls, config_cls, config, params, batch, exact_run):
     """The same in plain float32: what a float build can be expected to meet."""
-    model = build(cls, config_cls, config)
+    model = adapt(case, build(cls, config_cls, config))
     overwrite(model, params)
     loss = float(run_model(model, batch).loss.detach())
     exact_loss, grads = exact_run
     total = np.sqrt(sum((g ** 2).sum() for g in grads.values()))
     worst = max(np.linalg.norm(to_f64(p.grad) - grads[n]) /
                 max(np.linalg.norm(grads[n]), 1e-3 * total)
-                for n, p in model.named_parameters())
+                for n, p in trained(model).items())
     print(f"{case}: float32 loss off by {abs(loss - exact_loss):.1e}, "
           f"gradients by {worst:.1e}, loss {exact_loss:.6f}")
     assert abs(loss - exact_loss) < 1e-5 and worst < 1e-5, case
@@ -441,8 +473,8 @@ def check_plain(case, cls, config_cls, config, params, batch, exact_run):
 def two_steps(model, batch):
     """AdamW twice on the same batch; decay on matrices and tables only."""
     decays = {n: p.dim() >= 2 and not is_norm(n)
-              for n, p in model.named_parameters()}
-    groups = [{"params": [p for n, p in model.named_parameters()
+              for n, p in trained(model).items()}
+    groups = [{"params": [p for n, p in trained(model).items()
                           if decays[n] == has_decay],
                "weight_decay": 0.1 if has_decay else 0.0}
               for has_decay in (True, False)]
@@ -450,7 +482,7 @@ def two_steps(model, batch):
     for _ in range(2):
         run_model(model, batch)
         opt.step()
-    return {n: to_f64(p) for n, p in model.named_parameters()}
+    return {n: to_f64(p) for n, p in trained(model).items()}
 
 
 def make_case(out_dir, case):
@@ -458,12 +490,13 @@ def make_case(out_dir, case):
     cls, config_cls = classes_of(config)
     batch = make_batch(case, config, padded)
     with exact():
-        model = build(cls, config_cls, reference_config(config)).double()
+        model = adapt(case, build(cls, config_cls,
+                                  reference_config(config)).double()).double()
         params = draw_params(case, model)
         overwrite(model, params)
         out = run_model(model, batch)
         loss, logits = float(out.loss.detach()), out.logits
-        grads = {n: to_f64(p.grad) for n, p in model.named_parameters()}
+        grads = {n: to_f64(p.grad) for n, p in trained(model).items()}
         after = two_steps(model, batch) if with_steps else {}
         overwrite(model, params)
         check_exact(case, model, batch)
@@ -483,7 +516,10 @@ def make_case(out_dir, case):
                     file_tensors(config, grads).items()})
     tensors.update({f"after2.{n}": w.astype(np.float32)
                     for n, w in file_tensors(config, after).items()})
-    save(out_dir, case, tensors, {"config": json.dumps(config)})
+    meta = {"config": json.dumps(config)}
+    if case in LORA_TARGETS:
+        meta["lora_targets"] = ",".join(LORA_TARGETS[case])
+    save(out_dir, case, tensors, meta)
 
 
 # The example program that follows a Llama without head -----------------------

@@ -90,10 +90,32 @@ static void bind_fields(struct golden *d)
     }
 }
 
+/* The adapters of a file that was made with some: where they are is in it. */
+static void read_adapters(const struct zb_st_file *f,
+                          struct zb_model_opts *opts, char *words, size_t size,
+                          const char **word)
+{
+    const char *targets = zb_st_find_meta(f, "lora_targets");
+    char *rest = NULL;
+
+    if (targets == NULL) {
+        return;
+    }
+    opts->lora_rank = 3;
+    opts->lora_alpha = 6;
+    opts->lora_targets = word;
+    snprintf(words, size, "%s", targets);
+    for (char *w = strtok_r(words, ",", &rest); w != NULL;
+         w = strtok_r(NULL, ",", &rest)) {
+        word[opts->n_lora_targets++] = w;
+    }
+}
+
 static void open_with(struct golden *d, const char *name,
                       struct zb_model_opts opts)
 {
-    char rel[128];
+    char rel[128], words[128];
+    const char *word[8];
     const struct zb_st_tensor *t;
     size_t n;
 
@@ -105,6 +127,7 @@ static void open_with(struct golden *d, const char *name,
     d->rows = (int)t->dims[0];
     d->seq = (int)t->dims[1];
     n = (size_t)t->n_elems;
+    read_adapters(d->file, &opts, words, sizeof(words), word);
     opts.has_key_mask = zb_st_find(d->file, "attention_mask") != NULL;
     ZBT_OK(zb_model_from_json(zb_st_find_meta(d->file, "config"), name, &opts,
                               &d->model));

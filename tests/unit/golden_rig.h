@@ -40,7 +40,9 @@
     X(opt_post_norm, 0)                                                        \
     X(bert_base, 1)                                                            \
     X(bert_padded, 0)                                                          \
-    X(bert_classifier, 0)
+    X(bert_classifier, 0)                                                      \
+    X(llama_lora, 1)                                                           \
+    X(gpt2_lora, 0)
 
 #define GOLDEN_FIELDS 5
 

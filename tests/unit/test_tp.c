@@ -29,6 +29,7 @@ struct model_case {
     const char *name;
     struct zb_model_key keys[20];
     int has_mask, has_embeds, no_head;
+    const char *adapters[4]; /* layers that have some */
     void (*criterion)(struct zb_graph *g, int x, void *arg);
 };
 
@@ -224,6 +225,24 @@ static const struct model_case cases[] = {
       {"num_attention_heads", "4", 0},
       {"max_position_embeddings", "8", 0}},
      .has_mask = 1},
+    {"llama with adapters, 2 kv heads of 8",
+     {{"model_type", "llama", 0},
+      {"vocab_size", "61", 0},
+      {"hidden_size", "16", 0},
+      {"intermediate_size", "24", 0},
+      {"num_hidden_layers", "2", 0},
+      {"num_attention_heads", "8", 0},
+      {"num_key_value_heads", "2", 0},
+      {"max_position_embeddings", "8", 0}},
+     .adapters = {"q_proj", "k_proj", "o_proj", "down_proj"}},
+    {"falcon with adapters, packed heads",
+     {{"model_type", "falcon", 0},
+      {"vocab_size", "61", 0},
+      {"hidden_size", "16", 0},
+      {"num_hidden_layers", "2", 0},
+      {"num_attention_heads", "4", 0}},
+     .has_mask = 1,
+     .adapters = {"query_key_value", "dense"}},
     {"llama, embeddings given, own criterion",
      {{"model_type", "llama", 0},
       {"vocab_size", "101", 0},
@@ -249,9 +268,17 @@ static const struct model_case cases[] = {
 static struct zb_model *make(const struct model_case *c,
                              const struct zb_parallel *par)
 {
-    const struct zb_model_opts opts = {.has_key_mask = c->has_mask, .par = par};
+    struct zb_model_opts opts = {.has_key_mask = c->has_mask, .par = par};
     struct zb_model *m;
     size_t n = 0;
+
+    while (opts.n_lora_targets < ZB_COUNT_OF(c->adapters) &&
+           c->adapters[opts.n_lora_targets] != NULL) {
+        opts.n_lora_targets++;
+        opts.lora_targets = c->adapters;
+        opts.lora_rank = 3;
+        opts.lora_alpha = 4;
+    }
 
     while (c->keys[n].name != NULL) {
         n++;

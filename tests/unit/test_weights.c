@@ -227,12 +227,16 @@ static void tensors_that_do_not_fit_are_named(void)
                                     .dims = {2, 3},
                                     .data = value};
     const struct zb_weight_want want[] = {
-        {"a", 2, {2, 3}}, {"b", 2, {3, 2}}, {"more", 2, {1, 1}}};
-    const struct zb_weight_want other[] = {{"a", 2, {2, 3}}, {"b", 2, {2, 3}}};
+        {"a", 2, {2, 3}, 0}, {"b", 2, {3, 2}, 0}, {"more", 2, {1, 1}, 0}};
+    const struct zb_weight_want other[] = {{"a", 2, {2, 3}, 0},
+                                           {"b", 2, {2, 3}, 0}};
+    const struct zb_weight_want drawn[] = {{"a", 2, {2, 3}, 0},
+                                           {"new", 2, {3, 2}, 1}};
 
     CU_ASSERT(check_says(t, 5, want, 3, NULL));
     CU_ASSERT(check_says(t, 5, want, 2, "1 not in the model: more"));
     CU_ASSERT(check_says(t, 1, want, 3, "2 missing: b, more"));
+    CU_ASSERT(check_says(t, 1, drawn, 2, NULL));
     CU_ASSERT(check_says(t, 2, other, 2, "b is [3,2], not [2,3]"));
     CU_ASSERT(check_says(t, 3, other, 2, "; 1 not in the model: more"));
     CU_ASSERT(check_says(&whole, 1, want, 1, "a is of type I32"));
