@@ -138,6 +138,7 @@ struct zb_param_opts {
      * that have no gradient, and which pretrained weights do not have: there it
      * is drawn. */
     int is_adapter;
+    int is_new_head; /* 1: drawn, too, where pretrained weights lack it */
     struct zb_split split;
 };
 

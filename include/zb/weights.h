@@ -69,7 +69,7 @@ struct zb_weight_want {
  * names the first ones that are missing, have another shape or another type,
  * or are not the model's. What other programs store and nobody needs is not
  * minded: causal masks (attn.bias), rotary frequencies, position ids, an
- * output matrix where the model ties it to its embedding. */
+ * output matrix where the model ties it to its embedding, bert's other heads. */
 enum zb_status zb_weights_check(const struct zb_weights *w,
                                 const struct zb_weight_want *want,
                                 size_t n) ZB_CHECKED;

@@ -205,7 +205,12 @@ static int embed(const struct bert *m)
 static int dense(const struct bert *m, int x, enum zb_act act, const char *name)
 {
     const struct zb_linear l = {
-        .n_in = m->hidden, .n_out = m->hidden, .has_bias = 1, .std = m->b->std};
+        .n_in = m->hidden,
+        .n_out = m->hidden,
+        .has_bias = 1,
+        .std = m->b->std,
+        .is_new_head = m->is_classifier,
+    };
 
     return zb_g_act(m->b->g, zb_build_linear(m->b, x, &l, "%s", name), act);
 }
@@ -233,7 +238,12 @@ static int class_head(const struct bert *m, int x)
 {
     struct zb_builder *b = m->b;
     const struct zb_linear l = {
-        .n_in = m->hidden, .n_out = m->n_labels, .has_bias = 1, .std = b->std};
+        .n_in = m->hidden,
+        .n_out = m->n_labels,
+        .has_bias = 1,
+        .std = b->std,
+        .is_new_head = 1,
+    };
 
     if (b->opts->no_head) {
         return x;

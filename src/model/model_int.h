@@ -144,6 +144,7 @@ struct zb_linear {
                                          where they are not equal; else 0 */
     int64_t n_heads; /* in the split side, of each part; 0: any columns */
     int is_adapter;  /* of adapt.c: trained although the model is not */
+    int is_new_head; /* of a task that the pretrained model may not have had */
 };
 
 /* The parameters prefix.weight and prefix.bias, applied to x. */

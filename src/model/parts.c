@@ -96,6 +96,7 @@ static int linear_weight(struct zb_builder *b, const struct zb_linear *l,
         .init = l->std > 0 ? ZB_INIT_NORMAL : ZB_INIT_ZEROS,
         .std = l->std,
         .is_adapter = l->is_adapter,
+        .is_new_head = l->is_new_head,
     };
     int64_t dim[] = {l->in_by_out ? l->n_in : l->n_out,
                      l->in_by_out ? l->n_out : l->n_in};
@@ -114,7 +115,9 @@ static int linear_weight(struct zb_builder *b, const struct zb_linear *l,
 static int linear_bias(struct zb_builder *b, const struct zb_linear *l,
                        const char *prefix)
 {
-    struct zb_param_opts opts = {.init = ZB_INIT_ZEROS, .no_decay = 1};
+    struct zb_param_opts opts = {.init = ZB_INIT_ZEROS,
+                                 .no_decay = 1,
+                                 .is_new_head = l->is_new_head};
     char name[264];
 
     if (l->side == ZB_SIDE_OUT) {

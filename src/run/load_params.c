@@ -354,12 +354,29 @@ enum zb_status zb_check_weights(const struct zb_graph *g, int is_resume,
 
         if (!only_adapters || info.opts.is_adapter) {
             want[n] = want_of(&info);
-            want[n++].is_optional = !is_resume && info.opts.is_adapter;
+            want[n++].is_optional =
+                !is_resume &&
+                (info.opts.is_adapter || info.opts.is_new_head);
         }
     }
     st = zb_weights_check(weights, want, n);
     zb_free(want);
     return st;
+}
+
+/* A head that is drawn beside pretrained weights has everything to learn. */
+static void report_new_heads(const struct zb_graph *g,
+                             const struct zb_weights *w)
+{
+    for (int i = 0; i < zb_graph_n_params(g); i++) {
+        struct zb_param_info info = zb_graph_param(g, i);
+
+        if (info.opts.is_new_head &&
+            zb_weights_find(w, info.name).tensor == NULL) {
+            zb_log(ZB_LOG_WARN, "%s has no %s: it is drawn",
+                   zb_weights_path(w), info.name);
+        }
+    }
 }
 
 enum zb_status zb_open_weights(const struct zb_model *model, const char *path,
@@ -374,6 +391,7 @@ enum zb_status zb_open_weights(const struct zb_model *model, const char *path,
         zb_weights_close(w);
         return st;
     }
+    report_new_heads(zb_model_graph(model), w);
     *w_out = w;
     return ZB_OK;
 }

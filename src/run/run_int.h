@@ -760,7 +760,8 @@ void zb_write_shard(const struct zb_run_plan *p, int param, int tp_rank,
  * its checkpoint has. */
 enum zb_status zb_worker_load_params(struct zb_worker *w) ZB_CHECKED;
 /* Open weights and refuse those that are not the model's. With adapters those
- * of a checkpoint are the adapters', and pretrained ones need not have them. */
+ * of a checkpoint are the adapters', and pretrained ones need not have them; nor
+ * the head of another task, which is drawn with a warning. */
 enum zb_status zb_check_weights(const struct zb_graph *g, int is_resume,
                                 const struct zb_weights *weights) ZB_CHECKED;
 enum zb_status zb_open_weights(const struct zb_model *model, const char *path,

@@ -136,6 +136,22 @@ awk -v first="$(loss g.jsonl 1)" -v last="$(loss g.jsonl 300)" \
 grep -q BertForSequenceClassification ckpt/step-300/config.json ||
     fail 'the checkpoint names another class'
 
+# A classifier of the encoder that learned words: its head is drawn.
+run 0 -q -b cpu -s checkpoint.dir=words -s output.log=none -s train.steps=4 bert.ini
+sed 's/BertForMaskedLM/BertForSequenceClassification/
+    s/"model_type"/"num_labels": 3, &/' words/step-4/config.json >config.json
+mv config.json words/step-4/config.json
+{
+    printf '[model]\npath = words/step-4\ninit = pretrained\n'
+    sed -n '/^\[parallel/,$p' bert.ini
+    printf '[data]\ninput_ids = plain.npy\nlabels = classes.npy\n'
+} >tuned.ini
+run 0 -b cpu -s output.log=tuned.jsonl -s parallel.pp_size=2 tuned.ini
+err 'words/step-4 has no classifier.weight: it is drawn'
+awk -v first="$(loss tuned.jsonl 1)" -v last="$(loss tuned.jsonl 150)" \
+    'BEGIN { exit !(first > 0.9 && last < first) }' ||
+    fail "a tuned model learns nothing: $(loss tuned.jsonl 150)"
+
 # A decoder: without labels the tokens that the mask shows, shifted.
 mkdir own
 cp train/input_ids.npy train/attention_mask.npy own
