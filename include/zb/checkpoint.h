@@ -6,6 +6,7 @@
  *     step-120/config.json
  *     step-120/model.safetensors          weights, in the type of the run; or
  *                                         several files with an index
+ *     step-120/tokenizer.json             that of the data, if it had one
  *     step-120/state/optim.safetensors    m.NAME, v.NAME, master.NAME: moments,
  *                                         and fp32 masters of 16-bit weights
  *     step-120/state/state.json           counters, and a checksum of each file
@@ -92,6 +93,7 @@ struct zb_ckpt_opts {
     int keep;               /* the newest that stay; 0: all */
     int64_t max_file_bytes; /* of weights in one file, where a tensor fits; 0:
                                no limit */
+    const char *tokenizer_json; /* text of a tokenizer.json; NULL: there is none */
 };
 
 /* Write DIR/step-N for c->state.step, instead of one of that name, and remove

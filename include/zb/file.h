@@ -19,6 +19,11 @@
  * reason. */
 enum zb_status zb_make_dir(const char *dir) ZB_CHECKED;
 
+/* All of a file of at most max_bytes, with a 0 behind it, to be freed with
+ * zb_free(). ZB_ECONFIG names it and the reason. */
+enum zb_status zb_read_text(const char *path, size_t max_bytes,
+                            char **text_out) ZB_CHECKED;
+
 /* A file that is written beside its place and renamed when it is complete. What
  * is no regular file (a pipe, a terminal) is written in place. */
 struct zb_sink {

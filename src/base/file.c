@@ -3,6 +3,7 @@
 #include "zb/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -73,5 +74,53 @@ enum zb_status zb_sink_close(struct zb_sink *k, enum zb_status st)
         remove(k->tmp);
     }
     zb_free(k->tmp);
+    return st;
+}
+
+/* ---- texts --------------------------------------------------------------- */
+
+static enum zb_status read_all(FILE *f, const char *path, size_t max_bytes,
+                               char **text_out)
+{
+    struct stat info;
+    char *text;
+    size_t n;
+
+    if (fstat(fileno(f), &info) != 0 || !S_ISREG(info.st_mode)) {
+        return zb_fail(ZB_ECONFIG, "%s: is no regular file", path);
+    }
+    if ((uint64_t)info.st_size > max_bytes) {
+        return zb_fail(ZB_ECONFIG, "%s: has %lld bytes, more than %zu", path,
+                       (long long)info.st_size, max_bytes);
+    }
+    text = zb_alloc((size_t)info.st_size + 1);
+    if (text == NULL) {
+        return ZB_ENOMEM;
+    }
+    n = fread(text, 1, (size_t)info.st_size, f);
+    if (n < (size_t)info.st_size) {
+        zb_free(text);
+        return zb_fail(ZB_ECONFIG, "%s: cannot read: %s", path,
+                       ferror(f) ? strerror(errno) : "it became shorter");
+    }
+    *text_out = text;
+    return ZB_OK;
+}
+
+enum zb_status zb_read_text(const char *path, size_t max_bytes, char **text_out)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    FILE *f = fd >= 0 ? fdopen(fd, "r") : NULL;
+    enum zb_status st;
+
+    if (f == NULL) {
+        st = zb_fail(ZB_ECONFIG, "%s: %s", path, strerror(errno));
+        if (fd >= 0) {
+            close(fd);
+        }
+        return st;
+    }
+    st = read_all(f, path, max_bytes, text_out);
+    fclose(f);
     return st;
 }

@@ -9,6 +9,7 @@
 
 #define ZB_CKPT_CONFIG "config.json"
 #define ZB_CKPT_ADAPTER_CONFIG "adapter_config.json"
+#define ZB_CKPT_TOKENIZER "tokenizer.json"
 #define ZB_CKPT_STATE_DIR "state"
 #define ZB_CKPT_STATE "state/state.json"
 #define ZB_CKPT_OPTIM "state/optim.safetensors"

@@ -401,6 +401,10 @@ static enum zb_status write_all(struct job *j)
     if (st == ZB_OK) {
         st = write_config(j);
     }
+    if (st == ZB_OK && j->o->tokenizer_json != NULL) {
+        st = write_text(j->dir, ZB_CKPT_TOKENIZER, j->o->tokenizer_json,
+                        &j->files);
+    }
     if (st == ZB_OK) {
         st = write_weights(j);
     }

@@ -13,7 +13,7 @@
 /* While `is_running`, everything but is_done belongs to the writer. */
 struct zb_saver {
     struct zb_ckpt_opts o;
-    char *dir;
+    char *dir, *tokenizer_json;
     struct zb_thread thread;
     int is_running;      /* a thread is to be joined; the owner's */
     _Atomic int is_done; /* the writer stores it last, with release */
@@ -32,11 +32,15 @@ enum zb_status zb_saver_new(const struct zb_ckpt_opts *o,
     }
     s->o = *o;
     s->dir = zb_strdup(o->dir);
-    if (s->dir == NULL) {
-        zb_free(s);
+    s->tokenizer_json =
+        o->tokenizer_json != NULL ? zb_strdup(o->tokenizer_json) : NULL;
+    if (s->dir == NULL ||
+        (o->tokenizer_json != NULL && s->tokenizer_json == NULL)) {
+        zb_saver_free(s);
         return ZB_ENOMEM;
     }
     s->o.dir = s->dir;
+    s->o.tokenizer_json = s->tokenizer_json;
     atomic_init(&s->is_done, 1);
     *s_out = s;
     return ZB_OK;
@@ -98,6 +102,7 @@ void zb_saver_free(struct zb_saver *s)
     if (s->is_running) {
         zb_thread_join(&s->thread);
     }
+    zb_free(s->tokenizer_json);
     zb_free(s->dir);
     zb_free(s);
 }

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "zb/backend.h"
+#include "zb/file.h"
 #include "zb/log.h"
 #include "zb/mem.h"
 
@@ -17,38 +18,12 @@
 
 /* ---- model --------------------------------------------------------------- */
 
-static enum zb_status read_text(const char *path, char **text_out)
-{
-    FILE *f = fopen(path, "r");
-    char *text;
-    size_t n;
-
-    if (f == NULL) {
-        return zb_fail(ZB_ECONFIG, "%s: %s", path, strerror(errno));
-    }
-    text = zb_alloc(CONFIG_JSON_MAX + 1);
-    if (text == NULL) {
-        fclose(f);
-        return ZB_ENOMEM;
-    }
-    n = fread(text, 1, CONFIG_JSON_MAX + 1, f);
-    fclose(f);
-    if (n > CONFIG_JSON_MAX) {
-        zb_free(text);
-        return zb_fail(ZB_ECONFIG, "%s: more than 1 MiB is no config.json",
-                       path);
-    }
-    text[n] = '\0';
-    *text_out = text;
-    return ZB_OK;
-}
-
 static enum zb_status model_from_path(struct zbrun_job *job,
                                       const struct zb_model_opts *mo)
 {
     char *path = zb_format("%s/config.json", job->conf->model.path);
     char *text = NULL;
-    enum zb_status st = path == NULL ? ZB_ENOMEM : read_text(path, &text);
+    enum zb_status st = path == NULL ? ZB_ENOMEM : zb_read_text(path, CONFIG_JSON_MAX, &text);
 
     if (st == ZB_OK) {
         st = zb_model_from_json(text, path, mo, &job->model);

@@ -12,6 +12,8 @@
 #include "zb/log.h"
 #include "zb/mem.h"
 
+#define TOKENIZER_MAX ((size_t)1 << 30)
+
 /* ---- the folder ---------------------------------------------------------- */
 
 /* Two runs in one folder would remove each other's checkpoints. */
@@ -61,12 +63,29 @@ static enum zb_status check_later(const struct zbrun_job *job, int64_t begin)
     return st;
 }
 
+/* With the tokenizer, so that the folder has all that a text needs. */
+static enum zb_status new_saver(const struct zbrun_job *job,
+                                struct zb_saver **s_out)
+{
+    const struct zb_conf_checkpoint *c = &job->conf->checkpoint;
+    struct zb_ckpt_opts o = {
+        .dir = c->dir, .keep = c->keep, .max_file_bytes = c->max_file_bytes};
+    char *text = NULL;
+    enum zb_status st;
+
+    if (job->tokenizer != NULL) {
+        ZB_TRY(zb_read_text(job->conf->data.tokenizer, TOKENIZER_MAX, &text));
+    }
+    o.tokenizer_json = text;
+    st = zb_saver_new(&o, s_out);
+    zb_free(text);
+    return st;
+}
+
 enum zb_status zbrun_saves_open(struct zbrun_saves *v,
                                 const struct zbrun_job *job, int64_t step)
 {
     const struct zb_conf_checkpoint *c = &job->conf->checkpoint;
-    const struct zb_ckpt_opts o = {
-        .dir = c->dir, .keep = c->keep, .max_file_bytes = c->max_file_bytes};
 
     *v =
         (struct zbrun_saves){.job = job, .lock = -1, .last = -1, .writing = -1};
@@ -79,7 +98,7 @@ enum zb_status zbrun_saves_open(struct zbrun_saves *v,
     if (job->is_own_resume) {
         v->last = step;
     }
-    return zb_saver_new(&o, &v->saver);
+    return new_saver(job, &v->saver);
 }
 
 void zbrun_saves_close(struct zbrun_saves *v)

@@ -41,6 +41,8 @@ make_tokenizer >tok.json
 sed 's/vocab_size = 256/vocab_size = 71/' llama.ini >tok.ini
 run 0 -q -b cpu -s checkpoint.dir=tok -s data.tokenizer=tok.json \
     -s train.steps=60 -s output.log=none tok.ini
+cmp -s tok.json tok/step-60/tokenizer.json ||
+    fail 'the checkpoint has no tokenizer.json'
 run 0 -v -b cpu -s checkpoint.dir=tok -s data.tokenizer=tok.json \
     --temperature 0 --max-tokens 6 --generate 'the cat' tok.ini
 out '^the cat[a-z .]*$'
