@@ -18,7 +18,7 @@
 #ifdef ZB_REAL_IS_DOUBLE
 #define TOL 1e-12
 #else
-#define TOL 2e-5
+#define TOL 5e-5 /* of post-norm models in float; the double build: 1e-12 */
 #endif
 
 #define ROWS 3
