@@ -214,8 +214,9 @@ int zb_g_whole(struct zb_graph *g, int x);
 int zb_g_mse(struct zb_graph *g, int x, int target);
 
 /* The training criterion: the sum of the elements of `loss` divided by how many
- * count: all, or those whose entry in `labels` is not -100. Once per graph, in
- * the last layer. */
+ * count: all, or those whose entry in `labels` is not -100. In the last layer,
+ * once, or up to ZB_LOSS_MAX times: the criterion is the sum of those means. */
+#define ZB_LOSS_MAX 2
 void zb_g_loss(struct zb_graph *g, int loss, int labels);
 /* A tensor the caller may ask to see (return_outputs). In the last layer. */
 void zb_g_output(struct zb_graph *g, const char *name, int x);
@@ -298,10 +299,13 @@ const zb_real *zb_graph_const_value(const struct zb_graph *g, int i);
 int zb_graph_n_outputs(const struct zb_graph *g);
 struct zb_data_info zb_graph_output(const struct zb_graph *g, int i);
 
-/* Index of the data field that decides which loss elements count; -1: all. */
-int zb_graph_loss_labels(const struct zb_graph *g);
-/* Number of loss elements of a microbatch when all count. */
-int64_t zb_graph_loss_elems(const struct zb_graph *g,
+/* Losses that the criterion is the sum of. */
+int zb_graph_n_losses(const struct zb_graph *g);
+/* Index of the data field that decides which elements of loss k count; -1: all.
+ */
+int zb_graph_loss_labels(const struct zb_graph *g, int k);
+/* Number of elements of loss k of a microbatch when all count. */
+int64_t zb_graph_loss_elems(const struct zb_graph *g, int k,
                             const struct zb_bind *bind);
 
 /* Floating point operations of one microbatch through layers [first, end): the
@@ -461,8 +465,8 @@ struct zb_chunk_run {
     void *const *param;           /* [n_params] of the type zb_graph_storage();
                                      NULL where not used here */
     zb_real *const *grad;         /* [n_uses]; accumulated; NULL as above */
-    double *loss_sum;             /* F: sum of the loss elements (one double) */
-    double loss_scale;            /* B: gradient of each loss element */
+    double *loss_sum; /* F: [n_losses] sums of the elements of each loss */
+    double loss_scale[ZB_LOSS_MAX]; /* B: gradient of each element of a loss */
     int is_training;              /* 0: no dropout, F keeps what it must */
     int tp_rank, sp_rank;
     int64_t n_padding; /* so many rows at the end of whole sequences are padding

@@ -197,9 +197,11 @@ enum zb_step_flags {
 };
 
 struct zb_step_result {
-    double loss;          /* average as opts.loss_average says */
-    double loss_sum;      /* sum of the loss elements that count */
-    int64_t n_counted;    /* how many count */
+    double loss; /* average as opts.loss_average says; of several
+                    losses the sum of those */
+    double loss_sum[ZB_LOSS_MAX];   /* of each loss of the graph: sum of the
+                                       elements that count */
+    int64_t n_counted[ZB_LOSS_MAX]; /* how many count */
     double grad_norm;     /* before clipping; set by zb_optimizer_step() */
     double scale;         /* of the loss, in this step; set likewise */
     int is_skipped;       /* 1: gradients overflowed, nothing was updated */

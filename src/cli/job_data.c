@@ -178,7 +178,7 @@ static int64_t range_of(const struct zb_graph *g, const char *name)
 
 static int has_labels_per_row(const struct zb_graph *g)
 {
-    int labels = zb_graph_loss_labels(g);
+    int labels = zb_graph_loss_labels(g, 0);
 
     return labels >= 0 && zb_graph_data(g, labels).shape.n_dims == 1;
 }

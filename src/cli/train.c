@@ -55,8 +55,8 @@ enum zb_status zbrun_evaluate(const struct zbrun_job *job,
         zb_alloc_array((size_t)zb_graph_n_data(g), sizeof(*field));
     struct zb_batch batch = {.n_rows = 0};
     struct zb_step_result res = {.loss = 0};
-    double sum = 0;
-    int64_t n_targets = 0;
+    double sum[ZB_LOSS_MAX] = {0};
+    int64_t n_targets[ZB_LOSS_MAX] = {0};
     enum zb_status st = ZB_ENOMEM;
 
     if (field == NULL) {
@@ -75,11 +75,16 @@ enum zb_status zbrun_evaluate(const struct zbrun_job *job,
         ZB_TRY_GOTO(
             st, zb_dataset_eval_batch(job->valid, i, job->rows, &batch), out);
         ZB_TRY_GOTO(st, eval_one(job, s, &batch, field, &res), out);
-        sum += res.loss_sum;
-        n_targets += res.n_counted;
+        for (int k = 0; k < zb_graph_n_losses(g); k++) {
+            sum[k] += res.loss_sum[k];
+            n_targets[k] += res.n_counted[k];
+        }
     }
-    eval_out->loss = n_targets > 0 ? sum / (double)n_targets : 0;
-    eval_out->n_targets = n_targets;
+    eval_out->loss = 0;
+    for (int k = 0; k < zb_graph_n_losses(g); k++) {
+        eval_out->loss += n_targets[k] > 0 ? sum[k] / (double)n_targets[k] : 0;
+    }
+    eval_out->n_targets = n_targets[0];
 out:
     zb_batch_release(&batch);
     zb_free(field);

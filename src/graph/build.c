@@ -523,8 +523,11 @@ void zb_g_loss(struct zb_graph *g, int loss, int labels)
     if (g->status != ZB_OK) {
         return;
     }
-    if (g->loss >= 0) {
-        zb_graph_mistake(g, NULL, "the graph has two losses");
+    if (g->n_losses == ZB_LOSS_MAX) {
+        zb_graph_mistake(g, NULL, "the graph has more than %d losses",
+                         ZB_LOSS_MAX);
+    } else if (g->n_losses > 0 && g->loss[0].tensor == loss) {
+        zb_graph_mistake(g, NULL, "the graph has one loss twice");
     } else if (g->n_layers == 0 || !is_value(g, loss)) {
         zb_graph_mistake(g, NULL, "the loss is no tensor of a layer");
     } else if (labels != ZB_G_NONE &&
@@ -537,9 +540,9 @@ void zb_g_loss(struct zb_graph *g, int loss, int labels)
         zb_graph_mistake(g, NULL, "the loss is a slice of a slice that can "
                                   "not be copied at once");
     } else {
-        g->loss = loss;
-        g->loss_labels = labels == ZB_G_NONE ? -1 : labels;
-        g->loss_layer = (int)g->n_layers - 1;
+        g->loss_layer = g->n_losses == 0 ? (int)g->n_layers - 1 : g->loss_layer;
+        g->loss[g->n_losses].tensor = loss;
+        g->loss[g->n_losses++].labels = labels == ZB_G_NONE ? -1 : labels;
     }
 }
 
@@ -565,7 +568,7 @@ static void check_whole(struct zb_graph *g)
 {
     if (g->n_layers == 0) {
         zb_graph_mistake(g, NULL, "the graph has no layers");
-    } else if (g->loss < 0) {
+    } else if (g->n_losses == 0) {
         zb_graph_mistake(g, NULL, "the graph has no loss (zb_g_loss)");
     } else if (g->loss_layer != (int)g->n_layers - 1) {
         zb_graph_mistake(g, NULL, "the loss is in layer '%s', not in the last",

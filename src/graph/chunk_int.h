@@ -50,6 +50,7 @@ struct zb_instr {
     const struct zb_op *op; /* NULL: a copy, a sum */
     const char *label;
     double loss_coef;
+    int loss; /* whose coefficient or sum */
     int accumulate, weight;
     int layer;
     size_t first_slot;

@@ -288,11 +288,13 @@ void zb_compile_forward(struct zb_compile *cp)
             forward_op(cp, op);
         }
     }
-    if (cp->has_loss && cp->st == ZB_OK) {
-        struct zb_ref loss = zb_compile_input(cp, ZB_PASS_F, cp->g->loss,
-                                              ZB_NEED_DENSE);
+    for (int k = 0; cp->has_loss && cp->st == ZB_OK && k < cp->g->n_losses;
+         k++) {
+        struct zb_ref loss = zb_compile_input(
+            cp, ZB_PASS_F, cp->g->loss[k].tensor, ZB_NEED_DENSE);
 
-        zb_compile_instr(cp, ZB_PASS_F, zb_emit_loss_sum, NULL, "loss sum");
+        zb_compile_instr(cp, ZB_PASS_F, zb_emit_loss_sum, NULL, "loss sum")
+            ->loss = k;
         zb_compile_slot(cp, ZB_PASS_F, ZB_ROLE_IN, ZB_READ, &loss);
     }
 }

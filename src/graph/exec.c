@@ -148,7 +148,7 @@ enum zb_status zb_emit_zero(struct zb_emit *e)
 
 enum zb_status zb_emit_fill(struct zb_emit *e)
 {
-    return fill_with(e, e->loss_coef * e->run->loss_scale);
+    return fill_with(e, e->loss_coef * e->run->loss_scale[e->loss]);
 }
 
 enum zb_status zb_emit_loss_sum(struct zb_emit *e)
@@ -157,7 +157,7 @@ enum zb_status zb_emit_loss_sum(struct zb_emit *e)
         .n = zb_shape_elems(&e->in[0].shape),
         .dtype = e->in[0].dtype,
         .x = e->in[0].data,
-        .y = e->run->loss_sum,
+        .y = e->run->loss_sum + e->loss,
     };
 
     add_access(&e->launch, k.y, sizeof(double), ZB_WRITE);
@@ -210,6 +210,7 @@ enum zb_status zb_chunk_run_instr(const struct zb_chunk *c,
         .op = instr->op,
         .run = run,
         .loss_coef = instr->loss_coef,
+        .loss = instr->loss,
         .accumulate = instr->accumulate,
         .weight = instr->weight,
         .launch.label = instr->label,

@@ -98,8 +98,10 @@ static void mark_op_live(struct zb_op *op, struct marks *m)
 
 static void mark_live(struct zb_graph *g, struct marks *m)
 {
-    m->is_live[g->loss] = 1;
-    m->reaches[g->loss] = 1;
+    for (int k = 0; k < g->n_losses; k++) {
+        m->is_live[g->loss[k].tensor] = 1;
+        m->reaches[g->loss[k].tensor] = 1;
+    }
     for (size_t i = 0; i < g->n_outputs; i++) {
         m->is_live[g->outputs[i].tensor] = 1;
     }
@@ -132,8 +134,10 @@ static void find_last_uses(struct zb_graph *g)
             }
         }
     }
-    see_use(&g->tensors[g->loss].last_use, end);
-    see_use(&g->tensors[g->loss].last_grad_use, end);
+    for (int k = 0; k < g->n_losses; k++) {
+        see_use(&g->tensors[g->loss[k].tensor].last_use, end);
+        see_use(&g->tensors[g->loss[k].tensor].last_grad_use, end);
+    }
     for (size_t i = 0; i < g->n_outputs; i++) {
         see_use(&g->tensors[g->outputs[i].tensor].last_use, end);
     }
@@ -143,20 +147,26 @@ static void find_last_uses(struct zb_graph *g)
 
 /* A contribution to x's gradient, from layer `layer`; `coef` 0 with
  * is_uniform 0: not one number. A number does not leave its layer, so that no
- * cut decides how a gradient is represented. */
-static void contribute(struct zb_tensor *x, int layer, int is_uniform,
+ * cut decides how a gradient is represented; and it is of one loss. */
+static void contribute(struct zb_tensor *x, int layer, int is_uniform, int loss,
                        double coef)
 {
     x->coef += coef;
-    x->is_uniform &= is_uniform && x->layer == layer;
+    x->is_uniform &=
+        is_uniform && x->layer == layer && (x->loss < 0 || x->loss == loss);
+    x->loss = loss;
 }
 
 static void find_uniform(struct zb_graph *g)
 {
     for (size_t i = 0; i < g->n_tensors; i++) {
         g->tensors[i].is_uniform = 1;
+        g->tensors[i].loss = -1;
     }
-    contribute(&g->tensors[g->loss], (int)g->n_layers - 1, 1, 1.0);
+    for (int k = 0; k < g->n_losses; k++) {
+        contribute(&g->tensors[g->loss[k].tensor], (int)g->n_layers - 1, 1, k,
+                   1.0);
+    }
     for (size_t i = g->n_ops; i-- > 0;) {
         const struct zb_op *op = &g->ops[i];
         const struct zb_tensor *y = &g->tensors[op->out[0]];
@@ -165,7 +175,8 @@ static void find_uniform(struct zb_graph *g)
 
         for (int k = 0; k < op->row->n_in; k++) {
             if (zb_op_sends_grad(g, op, k)) {
-                contribute(&g->tensors[op->in[k]], op->layer, passes, coef);
+                contribute(&g->tensors[op->in[k]], op->layer, passes, y->loss,
+                           coef);
             }
         }
     }
@@ -238,7 +249,9 @@ static enum zb_status find_tiles(struct zb_graph *g)
     for (size_t t = 0; t < g->n_tensors; t++) {
         parts[t].layer = -1;
     }
-    parts[g->loss].n++;
+    for (int k = 0; k < g->n_losses; k++) {
+        parts[g->loss[k].tensor].n++;
+    }
     for (size_t i = 0; i < g->n_ops; i++) {
         for (int k = 0; k < g->ops[i].row->n_in; k++) {
             if (zb_op_sends_grad(g, &g->ops[i], k)) {

@@ -140,8 +140,11 @@ static struct zb_ref fill(struct zb_compile *cp, int t, double coef)
 {
     struct zb_ref ref = fresh(cp, t);
 
-    zb_compile_instr(cp, ZB_PASS_B, zb_emit_fill, NULL, "loss gradient")
-        ->loss_coef = coef;
+    struct zb_instr *instr =
+        zb_compile_instr(cp, ZB_PASS_B, zb_emit_fill, NULL, "loss gradient");
+
+    instr->loss_coef = coef;
+    instr->loss = cp->g->tensors[t].loss;
     zb_compile_slot(cp, ZB_PASS_B, ZB_ROLE_OUT, ZB_WRITE, &ref);
     return ref;
 }
@@ -257,6 +260,7 @@ static void backward_onto(struct zb_compile *cp, const struct zb_op *op, int i,
                              op->label);
     instr->accumulate = accumulates;
     instr->loss_coef = coef;
+    instr->loss = cp->g->tensors[op->out[0]].loss;
     read_slots(cp, ZB_PASS_B, op, ZB_IN_B, op->row->out_b, d_out);
     zb_compile_slot(cp, ZB_PASS_B, ZB_ROLE_ADDEND, ZB_READ, &acc);
     zb_compile_slot(cp, ZB_PASS_B, ZB_ROLE_D_IN + i,
@@ -289,6 +293,7 @@ static void backward_inputs(struct zb_compile *cp, const struct zb_op *op,
                             const struct zb_ref *d_out, double coef)
 {
     struct zb_ref dest[ZB_OP_MAX_IN];
+    struct zb_instr *instr;
 
     for (int i = 0; i < op->row->n_in; i++) {
         if (op->row->in[i].flags & ZB_IN_GRAD) {
@@ -298,8 +303,10 @@ static void backward_inputs(struct zb_compile *cp, const struct zb_op *op,
     if (op->row->flags & ZB_OP_OVER_D_OUT) {
         may_replace(cp, &dest[0], d_out);
     }
-    zb_compile_instr(cp, ZB_PASS_B, op->row->backward_input, op, op->label)
-        ->loss_coef = coef;
+    instr =
+        zb_compile_instr(cp, ZB_PASS_B, op->row->backward_input, op, op->label);
+    instr->loss_coef = coef;
+    instr->loss = cp->g->tensors[op->out[0]].loss;
     read_slots(cp, ZB_PASS_B, op, ZB_IN_B, op->row->out_b, d_out);
     for (int i = 0; i < op->row->n_in; i++) {
         if (op->row->in[i].flags & ZB_IN_GRAD) {
@@ -446,8 +453,12 @@ static void count_contributions(struct zb_compile *cp)
         struct zb_local *local = &cp->local[t];
 
         local->n_grads += zb_tensor_grad_crosses(cp->g, (int)t, cp->end);
-        local->n_grads += cp->has_loss && (int)t == cp->g->loss;
-        local->n_left = local->n_grads;
+    }
+    for (int k = 0; cp->has_loss && k < cp->g->n_losses; k++) {
+        cp->local[cp->g->loss[k].tensor].n_grads++;
+    }
+    for (size_t t = 0; t < cp->g->n_tensors; t++) {
+        cp->local[t].n_left = cp->local[t].n_grads;
     }
 }
 
@@ -478,6 +489,20 @@ static void open_boundaries(struct zb_compile *cp)
     cp->c->info.bytes[ZB_SPACE_DOUT] = at_out;
 }
 
+static void begin_with_loss(struct zb_compile *cp, int t)
+{
+    if (!cp->g->tensors[t].has_grad) {
+        return;
+    }
+    if (cp->g->tensors[t].is_uniform) {
+        cp->local[t].n_left--;
+    } else {
+        struct zb_ref ref = fill(cp, t, 1.0);
+
+        contribute(cp, t, &ref);
+    }
+}
+
 void zb_compile_backward(struct zb_compile *cp)
 {
     const struct zb_graph *g = cp->g;
@@ -485,14 +510,8 @@ void zb_compile_backward(struct zb_compile *cp)
     cp->layer = cp->end - 1;
     count_contributions(cp);
     open_boundaries(cp);
-    if (cp->has_loss && g->tensors[g->loss].has_grad) {
-        if (g->tensors[g->loss].is_uniform) {
-            cp->local[g->loss].n_left--;
-        } else {
-            struct zb_ref ref = fill(cp, g->loss, 1.0);
-
-            contribute(cp, g->loss, &ref);
-        }
+    for (int k = 0; cp->has_loss && k < g->n_losses; k++) {
+        begin_with_loss(cp, g->loss[k].tensor);
     }
     for (size_t i = g->n_ops; i-- > 0 && cp->st == ZB_OK;) {
         const struct zb_op *op = &g->ops[i];

@@ -43,8 +43,6 @@ enum zb_status zb_graph_new_parallel(const struct zb_parallel *par,
         return ZB_ENOMEM;
     }
     g->par = *par;
-    g->loss = -1;
-    g->loss_labels = -1;
     *g_out = g;
     return ZB_OK;
 }
@@ -256,9 +254,16 @@ int zb_graph_has_adapters(const struct zb_graph *g)
     return 0;
 }
 
-int zb_graph_loss_labels(const struct zb_graph *g)
+int zb_graph_n_losses(const struct zb_graph *g)
 {
-    return g->loss_labels < 0 ? -1 : g->tensors[g->loss_labels].index;
+    return g->n_losses;
+}
+
+int zb_graph_loss_labels(const struct zb_graph *g, int k)
+{
+    int labels = g->loss[k].labels;
+
+    return labels < 0 ? -1 : g->tensors[labels].index;
 }
 
 int64_t zb_bound_elems(const struct zb_shape *s, const struct zb_bind *bind)
@@ -275,11 +280,11 @@ int64_t zb_bound_rows(const struct zb_shape *s, const struct zb_bind *bind)
     return zb_shape_rows(&bound);
 }
 
-int64_t zb_graph_loss_elems(const struct zb_graph *g,
+int64_t zb_graph_loss_elems(const struct zb_graph *g, int k,
                             const struct zb_bind *bind)
 {
     must_be_finished(g);
-    return zb_bound_elems(&g->tensors[g->loss].shape, bind);
+    return zb_bound_elems(&g->tensors[g->loss[k].tensor].shape, bind);
 }
 
 /* B and W of an op cost what its row says for the gradients it really makes. */

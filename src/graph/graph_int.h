@@ -80,6 +80,7 @@ struct zb_emit {
     struct zb_view addend;             /* d_in[0] = addend + gradient */
     struct zb_view tmp[ZB_OP_MAX_TMP]; /* scratch memory of this pass */
     double loss_coef; /* gradient of every element of out[0] / loss_scale */
+    int loss;         /* of this one of the losses */
     int accumulate;   /* d_in[0] += gradient instead of = */
     int weight;       /* W: which input's gradient is wanted */
     struct zb_launch launch;
@@ -320,8 +321,9 @@ struct zb_tensor {
     int last_use;      /* last layer that reads it, -1: none */
     int last_grad_use; /* last layer that sends a gradient to it, -1: none */
     int has_grad;
-    int is_uniform;    /* its gradient is `coef` * loss_scale everywhere */
+    int is_uniform; /* its gradient is `coef` * loss_scale[loss] everywhere */
     double coef;
+    int loss;          /* -1: none */
     int is_tiled;      /* its gradient is made of those of disjoint slices */
 };
 
@@ -361,8 +363,11 @@ struct zb_graph {
     size_t n_tensors, n_ops, n_params, n_data, n_outputs, n_consts, n_layers;
     size_t cap_tensors, cap_ops, cap_params, cap_data, cap_outputs, cap_consts,
         cap_layers;
-    int loss, loss_labels; /* tensors, or -1 */
-    int loss_layer;
+    struct {
+        int tensor, labels; /* labels -1: all elements count */
+    } loss[ZB_LOSS_MAX];
+    int n_losses;
+    int loss_layer; /* of the first one */
     int *slots; /* hash of parameter names: number + 1, or 0; 2^k places */
     size_t n_slots;
     int n_sites;
@@ -576,7 +581,8 @@ int zb_slice_alias(const struct zb_op *op, const struct zb_layout *in,
                    struct zb_layout *out);
 
 /* Launches that belong to no op: out[0] = in[0]; out[0] = in[0] + in[1];
- * out[0] = 0; out[0] = loss_coef * loss_scale; loss_sum = sum of in[0]. */
+ * out[0] = 0; out[0] = loss_coef * loss_scale[loss]; loss_sum[loss] = sum of
+ * in[0]. */
 enum zb_status zb_emit_copy(struct zb_emit *e);
 enum zb_status zb_emit_add(struct zb_emit *e);
 enum zb_status zb_emit_zero(struct zb_emit *e);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Losses: their gradient is a number (loss_coef * loss_scale) times what the
- * kernel computes.
+ * Losses: their gradient is a number (loss_coef * loss_scale[loss]) times what
+ * the kernel computes.
  */
 #include "config.h"
 #include "graph/graph_int.h"
@@ -139,7 +139,7 @@ static enum zb_status xent_gradient(struct zb_emit *e, int64_t cols,
         .n_pad = zb_shape_cols(&e->in[0].shape) - cols,
         .first = first,
         .n_class = n_class,
-        .scale = e->loss_coef * e->run->loss_scale,
+        .scale = e->loss_coef * e->run->loss_scale[e->loss],
         .dtype = e->in[0].dtype,
         .logits = e->in[0].data,
         .lse = e->out[1].data,
@@ -202,7 +202,7 @@ enum zb_status zb_mse_backward_input(struct zb_emit *e)
 {
     struct zb_k_mse_bwd k = {
         .n = zb_shape_elems(&e->in[0].shape),
-        .scale = e->loss_coef * e->run->loss_scale,
+        .scale = e->loss_coef * e->run->loss_scale[e->loss],
         .dtype = e->in[0].dtype,
         .x = e->in[0].data,
         .target = e->in[1].data,

@@ -25,7 +25,7 @@ struct key {
     void *const *consts, *const *param;
     zb_real *const *grad;
     double *loss_sum;
-    double loss_scale;
+    double loss_scale[ZB_LOSS_MAX];
     int64_t is_training, n_padding;
     uint64_t seed, step;
     const int64_t *sample;
@@ -83,7 +83,9 @@ static void fill_key(struct key *key, const struct zb_chunk *c,
     key->param = run->param;
     key->grad = run->grad;
     key->loss_sum = c->info.has_loss ? run->loss_sum : NULL;
-    key->loss_scale = r->has_scale ? run->loss_scale : 0;
+    for (int k = 0; r->has_scale && k < ZB_LOSS_MAX; k++) {
+        key->loss_scale[k] = run->loss_scale[k];
+    }
     key->is_training = run->is_training;
     key->n_padding = run->n_padding;
     if (r->has_random && run->is_training) {

@@ -130,7 +130,7 @@ enum zb_status zb_chunk_visit(const struct zb_chunk *c,
         .grad = (zb_real *const *)grad,
         .loss_sum = nowhere(AT_OTHER, 0),
         .sample = nowhere(AT_OTHER, 1),
-        .loss_scale = 1,
+        .loss_scale = {1, 1},
         .is_training = 1,
         .coll = &watched,
     };

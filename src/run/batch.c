@@ -17,6 +17,17 @@ static int64_t len_of(const struct zb_step_input *in, int i)
     return in->micro_len == NULL ? in->seq_len : in->micro_len[i];
 }
 
+/* Whether padding can be left out of every loss. */
+static int all_losses_have_labels(const struct zb_graph *g)
+{
+    for (int k = 0; k < zb_graph_n_losses(g); k++) {
+        if (zb_graph_loss_labels(g, k) < 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 static enum zb_status check_lengths(const struct zb_run_plan *p,
                                     const struct zb_step_input *in, int n)
 {
@@ -38,7 +49,7 @@ static enum zb_status check_lengths(const struct zb_run_plan *p,
                            "%lld",
                            i, (long long)len, (long long)in->seq_len);
         }
-        if (all != len && zb_graph_loss_labels(p->g) < 0) {
+        if (all != len && !all_losses_have_labels(p->g)) {
             return zb_fail(ZB_ECONFIG,
                            "sequences of %lld can not be cut into equal parts "
                            "by this layout, and the loss has no labels that "
@@ -94,12 +105,12 @@ static int64_t count_row(const int32_t *label, int64_t n)
     return count;
 }
 
-/* Loss elements of the microbatch that count, in all its parts. */
-static int64_t count_targets(const struct zb_run_plan *p,
+/* Elements of a loss of the microbatch that count, in all its parts. */
+static int64_t count_targets(const struct zb_run_plan *p, int loss,
                              const struct zb_step_input *in,
                              const struct zb_micro *mb)
 {
-    int labels = zb_graph_loss_labels(p->g);
+    int labels = zb_graph_loss_labels(p->g, loss);
     struct zb_data_info info;
     struct zb_shape row, used;
     int64_t n = 0, per_row;
@@ -108,7 +119,7 @@ static int64_t count_targets(const struct zb_run_plan *p,
         return 0;
     }
     if (labels < 0) {
-        return zb_graph_loss_elems(p->g, &mb->bind) * p->n_sp;
+        return zb_graph_loss_elems(p->g, loss, &mb->bind) * p->n_sp;
     }
     info = zb_graph_data(p->g, labels);
     row = host_shape(&info.shape, 1, in->seq_len);
@@ -136,28 +147,34 @@ static void cut_one(const struct zb_run_plan *p, const struct zb_step_input *in,
     }
     mb->len = len_of(in, dp * n_micro + i);
     mb->bind = zb_parallel_bind(&p->par, rows, mb->len);
-    mb->n_counted = count_targets(p, in, mb);
+    for (int k = 0; k < zb_graph_n_losses(p->g); k++) {
+        mb->n_counted[k] = count_targets(p, k, in, mb);
+    }
 }
 
 enum zb_status zb_cut_batch(const struct zb_run_plan *p,
                             const struct zb_step_input *in, int n_micro,
                             struct zb_micro *mb)
 {
-    int n = n_micro * p->n_dp;
-    int64_t total = 0;
+    int n = n_micro * p->n_dp, n_losses = zb_graph_n_losses(p->g);
+    int64_t total[ZB_LOSS_MAX] = {0};
 
     ZB_TRY(check_size(p, in, n_micro));
     for (int i = 0; i < n; i++) {
         cut_one(p, in, n_micro, i / n_micro, i % n_micro, &mb[i]);
-        total += mb[i].n_counted;
+        for (int k = 0; k < n_losses; k++) {
+            total[k] += mb[i].n_counted[k];
+        }
     }
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n * n_losses; i++) {
+        struct zb_micro *m = &mb[i / n_losses];
+        int k = i % n_losses;
         double per = p->o.loss_average == ZB_LOSS_PER_TOKEN
-                         ? (double)total
-                         : (double)mb[i].n_counted * n;
+                         ? (double)total[k]
+                         : (double)m->n_counted[k] * n;
 
         /* A microbatch without a single target has no loss and no gradient. */
-        mb[i].loss_scale = per > 0 ? 1 / per : 0;
+        m->loss_scale[k] = per > 0 ? 1 / per : 0;
     }
     return ZB_OK;
 }

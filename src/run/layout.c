@@ -410,7 +410,8 @@ static enum zb_status lay_all(struct zb_layout *l, const struct zb_run_plan *p,
     ZB_TRY(lay_rooms(&c, p, stage));
     lay_batch(&c, p);
     begin(&c, ZB_REGION_MISC);
-    l->loss = take(&c, (size_t)p->o.n_micro * sizeof(double));
+    l->loss = take(&c, (size_t)(p->o.n_micro * zb_graph_n_losses(p->g)) *
+                           sizeof(double));
     l->sumsq = take(&c, (size_t)zb_most_norms(p) * sizeof(double));
     return ZB_OK;
 }

@@ -92,6 +92,16 @@ static void take_tokens(char *dst, const char *row, int64_t first, int64_t n,
                  is_label);
 }
 
+static int is_loss_label(const struct zb_graph *g, int field)
+{
+    for (int k = 0; k < zb_graph_n_losses(g); k++) {
+        if (zb_graph_loss_labels(g, k) == field) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Put together a field with sequences. */
 static void gather_field(struct zb_worker *w, const struct zb_micro *m, int i,
                          char *dst)
@@ -103,7 +113,7 @@ static void gather_field(struct zb_worker *w, const struct zb_micro *m, int i,
     size_t token = row / (size_t)w->in->seq_len;
     int is_whole = info.shape.dim[1] == ZB_DIM(ZB_SYM_FULL);
     int64_t n = m->bind.value[is_whole ? ZB_SYM_FULL : ZB_SYM_SEQ];
-    int is_label = i == zb_graph_loss_labels(p->g);
+    int is_label = is_loss_label(p->g, i);
     const char *src = (const char *)w->in->field[i];
     int64_t half = is_whole ? n : at.len;
 

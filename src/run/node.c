@@ -290,9 +290,8 @@ static struct zb_chunk_run make_run(struct zb_worker *w, int chunk, int mb,
         .consts = w->konst,
         .param = w->value,
         .grad = w->grad,
-        .loss_sum = (double *)(w->arena + l->loss) + mb % p->o.n_micro,
-        .loss_scale =
-            w->mb[mb].loss_scale * w->s->norms.loss_scale[(w->turn + 1) % 2],
+        .loss_sum = (double *)(w->arena + l->loss) +
+                    mb % p->o.n_micro * zb_graph_n_losses(p->g),
         .is_training = w->is_training,
         .n_padding = w->mb[mb].bind.value[ZB_SYM_FULL] - w->mb[mb].len,
         .tp_rank = w->tp,
@@ -307,6 +306,10 @@ static struct zb_chunk_run make_run(struct zb_worker *w, int chunk, int mb,
         .sample = (const int64_t *)(w->arena + l->sample[slot]),
     };
 
+    for (int k = 0; k < zb_graph_n_losses(p->g); k++) {
+        run.loss_scale[k] =
+            w->mb[mb].loss_scale[k] * w->s->norms.loss_scale[(w->turn + 1) % 2];
+    }
     for (int i = 0; i < p->n_data; i++) {
         data[i] = w->arena + l->field[slot * p->n_data + i];
     }
@@ -330,8 +333,11 @@ static enum zb_status return_results(struct zb_worker *w,
                                      const struct zb_chunk_run *run, int chunk,
                                      int mb)
 {
-    ZB_TRY(w->ops->copy_out(w->stream, &w->loss_host[mb], run->loss_sum,
-                            sizeof(double), "loss"));
+    int n_losses = zb_graph_n_losses(w->s->plan->g);
+
+    ZB_TRY(w->ops->copy_out(w->stream, &w->loss_host[mb * n_losses],
+                            run->loss_sum, (size_t)n_losses * sizeof(double),
+                            "loss"));
     for (int i = 0; (w->flags & ZB_RETURN_OUTPUTS) && !w->mb[mb].is_idle &&
                     i < zb_graph_n_outputs(w->s->plan->g);
          i++) {

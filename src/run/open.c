@@ -120,7 +120,10 @@ enum zb_status zb_worker_reserve(struct zb_worker *w, int n_micro)
     enum zb_status st = ZB_ENOMEM;
 
     if (fly != NULL && cut != NULL && is_staged != NULL) {
-        st = w->ops->host_alloc(w->s->be, n * sizeof(double), "losses", &loss);
+        st = w->ops->host_alloc(w->s->be,
+                                n * (size_t)zb_graph_n_losses(w->s->plan->g) *
+                                    sizeof(double),
+                                "losses", &loss);
     }
     if (st != ZB_OK) {
         zb_free(fly);

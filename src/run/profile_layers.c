@@ -116,7 +116,7 @@ static void carve_all(struct layer *l, const struct zb_profile_request *r,
         }
     }
     l->sample = carve(c, (size_t)r->max.value[ZB_SYM_BATCH] * sizeof(int64_t));
-    l->loss_sum = carve(c, sizeof(double));
+    l->loss_sum = carve(c, ZB_LOSS_MAX * sizeof(double));
     l->sum = carve(c, sizeof(double));
     l->others = carve(c, (size_t)l->n_others * sizeof(zb_real));
 }
@@ -192,7 +192,7 @@ static enum zb_status alloc_layer(struct zb_seat *s, struct layer *l)
         .param = l->stored,
         .grad = l->grad,
         .loss_sum = l->loss_sum,
-        .loss_scale = 1 / (double)zb_graph_loss_elems(r->g, &r->max),
+        .loss_scale = {1 / (double)zb_graph_loss_elems(r->g, 0, &r->max), 1},
         .is_training = 1,
         .coll = &zb_profile_coll_ops,
         .coll_arg = &s->axes,

@@ -333,8 +333,8 @@ struct zb_micro {
     struct zb_bind bind;
     int64_t len; /* of its sequences, without padding */
     int is_idle; /* 1: no row was left for it; it runs row 0 for nothing */
-    double loss_scale; /* gradient of each loss element */
-    int64_t n_counted; /* loss elements that count */
+    double loss_scale[ZB_LOSS_MAX]; /* gradient of each element of a loss */
+    int64_t n_counted[ZB_LOSS_MAX]; /* elements that count */
 };
 
 /* Rows of microbatch i of n when `n_rows` are cut evenly. */
@@ -450,7 +450,7 @@ struct zb_worker {
     const struct zb_stage_nodes *nodes;
     /* Sized by the host between commands. */
     struct zb_inflight *fly; /* [n_chunk * n_fly] */
-    double *loss_host;       /* [n_fly] loss sums, copied back in a step */
+    double *loss_host;       /* [n_fly, n_losses] sums, copied back */
     struct zb_micro *own_mb; /* [n_dp * n_fly] for zb_load_batch() */
     char *staging; /* [n_fly * staging_bytes] fields that are not as the host
                       has them: parts of sequences, padded ones; or NULL */

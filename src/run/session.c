@@ -69,8 +69,8 @@ static enum zb_status do_train_step(struct zb_worker *w, void *arg)
     return do_update(w, arg);
 }
 
-/* The loss sum of microbatch i of a replica: its parts, in rank order. */
-static double micro_loss(const struct zb_session *s, int dp, int i)
+/* The sum of loss k of microbatch i of a replica: its parts, in rank order. */
+static double micro_loss(const struct zb_session *s, int k, int dp, int i)
 {
     const struct zb_run_plan *p = s->plan;
     int stage = zb_stage_of(p, p->n_virtual - 1);
@@ -79,39 +79,50 @@ static double micro_loss(const struct zb_session *s, int dp, int i)
     for (int sp = 0; sp < p->n_sp; sp++) {
         int column = (dp * p->n_sp + sp) * p->n_tp;
 
-        sum += s->worker[zb_device_of(p, stage, column)].loss_host[i];
+        sum += s->worker[zb_device_of(p, stage, column)]
+                   .loss_host[i * zb_graph_n_losses(p->g) + k];
     }
     return sum;
 }
 
-/* The loss from the sums of the devices that have them, in the order of the
- * batch. */
-static void add_up_loss(struct zb_session *s, int n_micro,
-                        struct zb_step_result *res)
+/* The average of loss k from the sums of the devices that have them, in the
+ * order of the batch. */
+static double average_loss(struct zb_session *s, int k, int n_micro,
+                           struct zb_step_result *res)
 {
     const struct zb_run_plan *p = s->plan;
     int n = p->n_dp * n_micro, n_used = 0;
     double mean_sum = 0;
 
-    res->loss_sum = 0;
-    res->n_counted = 0;
+    res->loss_sum[k] = 0;
+    res->n_counted[k] = 0;
     for (int i = 0; i < n; i++) {
-        double sum = micro_loss(s, i / n_micro, i % n_micro);
+        double sum = micro_loss(s, k, i / n_micro, i % n_micro);
 
         if (s->mb[i].is_idle) {
             continue;
         }
         n_used++;
-        res->loss_sum += sum;
-        res->n_counted += s->mb[i].n_counted;
-        if (s->mb[i].n_counted > 0) {
-            mean_sum += sum / (double)s->mb[i].n_counted;
+        res->loss_sum[k] += sum;
+        res->n_counted[k] += s->mb[i].n_counted[k];
+        if (s->mb[i].n_counted[k] > 0) {
+            mean_sum += sum / (double)s->mb[i].n_counted[k];
         }
     }
-    res->loss = p->o.loss_average == ZB_LOSS_PER_MICROBATCH
-                    ? mean_sum / n_used
-                : res->n_counted > 0 ? res->loss_sum / (double)res->n_counted
-                                     : 0;
+    if (p->o.loss_average == ZB_LOSS_PER_MICROBATCH) {
+        return mean_sum / n_used;
+    }
+    return res->n_counted[k] > 0 ? res->loss_sum[k] / (double)res->n_counted[k]
+                                 : 0;
+}
+
+static void add_up_loss(struct zb_session *s, int n_micro,
+                        struct zb_step_result *res)
+{
+    res->loss = average_loss(s, 0, n_micro, res);
+    for (int k = 1; k < zb_graph_n_losses(s->plan->g); k++) {
+        res->loss += average_loss(s, k, n_micro, res);
+    }
 }
 
 enum zb_status zb_session_loss(struct zb_session *s,

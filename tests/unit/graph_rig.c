@@ -387,16 +387,16 @@ static void open_rig(struct rig *k)
 /* ---- running ------------------------------------------------------------- */
 
 /* Labels that count, of the whole batch. */
-static double count_all(const struct rig *k)
+static double count_all(const struct rig *k, int loss)
 {
-    int labels = zb_graph_loss_labels(k->g);
+    int labels = zb_graph_loss_labels(k->g, loss);
     struct zb_bind all = {{k->batch->rows, k->batch->seq}};
     struct zb_data_info info;
     const int32_t *v;
     int64_t n, count = 0;
 
     if (labels < 0) {
-        return (double)zb_graph_loss_elems(k->g, &all);
+        return (double)zb_graph_loss_elems(k->g, loss, &all);
     }
     info = zb_graph_data(k->g, labels);
     n = (int64_t)(bound_bytes(&info, &all) / sizeof(int32_t));
@@ -407,7 +407,8 @@ static double count_all(const struct rig *k)
     return (double)count;
 }
 
-static struct zb_chunk_run run_of(struct rig *k, int c, int m, double scale)
+static struct zb_chunk_run run_of(struct rig *k, int c, int m,
+                                  const double *scale)
 {
     struct zb_chunk_run run = {
         .ops = k->be->ops,
@@ -418,7 +419,7 @@ static struct zb_chunk_run run_of(struct rig *k, int c, int m, double scale)
         .param = k->param_ptr,
         .grad = (zb_real *const *)k->grad_ptr,
         .loss_sum = at(&k->loss[m]),
-        .loss_scale = scale,
+        .loss_scale = {scale[0], scale[1]},
         .is_training = !k->o->is_eval,
         .seed = k->o->seed,
         .step = k->o->step,
@@ -496,7 +497,7 @@ static void drop_after(struct rig *k, int c, int m, enum zb_pass pass)
     poison(k, &k->scratch[c]);
 }
 
-static void forward(struct rig *k, int c, int m, double scale,
+static void forward(struct rig *k, int c, int m, const double *scale,
                     struct rig_result *r)
 {
     struct zb_chunk_run run = run_of(k, c, m, scale);
@@ -518,7 +519,7 @@ static void forward(struct rig *k, int c, int m, double scale,
     drop_after(k, c, m, ZB_PASS_F);
 }
 
-static void backward(struct rig *k, int c, int m, double scale)
+static void backward(struct rig *k, int c, int m, const double *scale)
 {
     struct zb_chunk_run run = run_of(k, c, m, scale);
 
@@ -536,7 +537,7 @@ static void backward(struct rig *k, int c, int m, double scale)
     drop_after(k, c, m, ZB_PASS_B);
 }
 
-static void weight(struct rig *k, int c, int m, double scale)
+static void weight(struct rig *k, int c, int m, const double *scale)
 {
     struct zb_chunk_run run = run_of(k, c, m, scale);
 
@@ -579,7 +580,7 @@ static void expect_complete(struct rig *k)
     free(k->early);
 }
 
-static void weights_together(struct rig *k, int c, double scale)
+static void weights_together(struct rig *k, int c, const double *scale)
 {
     struct zb_chunk_run run[RIG_MAX_MICRO];
 
@@ -593,7 +594,7 @@ static void weights_together(struct rig *k, int c, double scale)
     ZBT_OK(zb_chunk_backward_weights(k->chunk[c], run, k->n_micro));
 }
 
-static void backward_both(struct rig *k, int c, int m, double scale)
+static void backward_both(struct rig *k, int c, int m, const double *scale)
 {
     struct zb_chunk_run run = run_of(k, c, m, scale);
 
@@ -608,7 +609,7 @@ static void backward_both(struct rig *k, int c, int m, double scale)
     }
 }
 
-static void run_all(struct rig *k, double scale, struct rig_result *r)
+static void run_all(struct rig *k, const double *scale, struct rig_result *r)
 {
     int n = k->o->n_chunks;
 
@@ -640,15 +641,17 @@ static void run_all(struct rig *k, double scale, struct rig_result *r)
     expect_complete(k);
 }
 
-static void collect(struct rig *k, double scale, struct rig_result *r)
+static void collect(struct rig *k, const double *scale, struct rig_result *r)
 {
     int n = zb_graph_n_params(k->g);
 
     for (int m = 0; m < k->n_micro; m++) {
-        double sum;
+        double sum[ZB_LOSS_MAX];
 
-        read_back(k, &k->loss[m], &sum);
-        r->loss += sum * scale;
+        read_back(k, &k->loss[m], sum);
+        for (int i = 0; i < zb_graph_n_losses(k->g); i++) {
+            r->loss += sum[i] * scale[i];
+        }
     }
     r->n_uses = zb_graph_n_uses(k->g);
     r->grad = calloc((size_t)r->n_uses + 1, sizeof(*r->grad));
@@ -711,7 +714,7 @@ void rig_run(const struct zb_graph *g, zb_real *const *params,
              struct rig_result *r)
 {
     struct rig k = {.g = g, .batch = batch, .o = opts};
-    double scale;
+    double scale[ZB_LOSS_MAX] = {0};
 
     memset(r, 0, sizeof(*r));
     split_rows(&k);
@@ -720,10 +723,14 @@ void rig_run(const struct zb_graph *g, zb_real *const *params,
     open_params(&k, params);
     k.loss = calloc((size_t)k.n_micro, sizeof(*k.loss));
     for (int m = 0; m < k.n_micro; m++) {
-        k.loss[m] = block_new(&k, sizeof(double), NULL);
+        k.loss[m] =
+            block_new(&k, (size_t)zb_graph_n_losses(g) * sizeof(double), NULL);
     }
     open_chunks(&k, r);
-    scale = opts->loss_scale != 0 ? opts->loss_scale : 1.0 / count_all(&k);
+    for (int i = 0; i < zb_graph_n_losses(g); i++) {
+        scale[i] =
+            opts->loss_scale != 0 ? opts->loss_scale : 1.0 / count_all(&k, i);
+    }
     run_all(&k, scale, r);
     collect(&k, scale, r);
     close_rig(&k);

@@ -23,7 +23,7 @@ struct all {
     int one_chunk[2];
     const int *first;
     struct zb_bind bind;
-    double scale;
+    double scale[ZB_LOSS_MAX];
     struct zb_backend *be;
     struct zb_chunk **chunk;
     struct zb_abort ab;
@@ -46,7 +46,7 @@ struct rank {
     void *(*space)[ZB_N_SPACES]; /* [n_chunks] */
     void **param, **grad, **consts, **data;
     void *sample, *loss_d;
-    double loss;
+    double loss[ZB_LOSS_MAX];
     zb_real **grad_host; /* [n_uses] */
     zb_real *output;
     struct zb_shape output_shape;
@@ -194,6 +194,11 @@ static enum zb_status open_params(struct rank *k)
     return ZB_OK;
 }
 
+static size_t loss_bytes(const struct rank *k)
+{
+    return (size_t)zb_graph_n_losses(k->a->g) * sizeof(double);
+}
+
 /* Where row t of the rank's part lies in the whole. */
 static int64_t whole_row(const struct rank *k, int64_t t)
 {
@@ -229,7 +234,7 @@ static enum zb_status open_field(struct rank *k, int d)
             memcpy(host + (size_t)i * token,
                    (const char *)b->data[d] + (size_t)(r * b->seq + t) * token,
                    token);
-        } else if (zb_graph_loss_labels(k->a->g) == d) {
+        } else if (zb_graph_loss_labels(k->a->g, 0) == d) {
             memcpy(host + (size_t)i * token, &ignored, sizeof(ignored));
         }
     }
@@ -284,7 +289,7 @@ static struct zb_chunk_run run_of(struct rank *k, int c)
         .param = k->param,
         .grad = (zb_real *const *)k->grad,
         .loss_sum = k->loss_d,
-        .loss_scale = a->scale,
+        .loss_scale = {a->scale[0], a->scale[1]},
         .is_training = !a->o->is_eval,
         .tp_rank = k->tp,
         .sp_rank = k->sp,
@@ -339,7 +344,7 @@ static enum zb_status run_passes(struct rank *k)
         ZB_TRY(zb_chunk_backward_input(k->a->chunk[c], &pass));
         ZB_TRY(zb_chunk_backward_weight(k->a->chunk[c], &pass));
     }
-    return get(k, sizeof(k->loss), k->loss_d, &k->loss);
+    return get(k, loss_bytes(k), k->loss_d, k->loss);
 }
 
 static enum zb_status collect(struct rank *k)
@@ -378,7 +383,7 @@ static enum zb_status join(struct rank *k)
 static enum zb_status run_rank(struct rank *k)
 {
     ZB_TRY(join(k));
-    ZB_TRY(put(k, sizeof(double), NULL, &k->loss_d));
+    ZB_TRY(put(k, loss_bytes(k), NULL, &k->loss_d));
     ZB_TRY(open_params(k));
     ZB_TRY(open_data(k));
     ZB_TRY(open_spaces(k));
@@ -444,13 +449,15 @@ static void open_groups(struct all *a)
     }
 }
 
-static double count_labels(const struct zb_graph *g,
+static double count_labels(const struct zb_graph *g, int loss,
                            const struct rig_batch *batch)
 {
-    const int32_t *v = batch->data[zb_graph_loss_labels(g)];
+    int labels = zb_graph_loss_labels(g, loss);
+    int has_seq = zb_graph_data(g, labels).shape.n_dims > 1;
+    const int32_t *v = batch->data[labels];
     double n = 0;
 
-    for (int i = 0; i < batch->rows * batch->seq; i++) {
+    for (int i = 0; i < batch->rows * (has_seq ? batch->seq : 1); i++) {
         n += v[i] != -100;
     }
     return n;
@@ -473,8 +480,11 @@ static void open_all(struct all *a)
     a->one_chunk[1] = zb_graph_n_layers(a->g);
     a->first = a->o->n_chunks > 0 ? a->o->first : a->one_chunk;
     a->bind = zb_parallel_bind(par, a->batch->rows, a->batch->seq);
-    a->scale = a->o->loss_scale != 0 ? a->o->loss_scale
-                                     : 1.0 / count_labels(a->g, a->batch);
+    for (int i = 0; i < zb_graph_n_losses(a->g); i++) {
+        a->scale[i] = a->o->loss_scale != 0
+                          ? a->o->loss_scale
+                          : 1.0 / count_labels(a->g, i, a->batch);
+    }
     ZBT_OK(zb_backend_open(a->o->backend != NULL ? a->o->backend : "cpu", &o,
                            &a->be));
     zb_abort_init(&a->ab);
@@ -652,8 +662,11 @@ static void take_results(const struct all *a, const struct rank *k,
     for (int i = 0; i < a->tp * a->sp; i++) {
         const struct rank *first = &k[i - k[i].tp];
 
-        CU_ASSERT(memcmp(&k[i].loss, &first->loss, sizeof(double)) == 0);
-        r->loss += k[i].tp == 0 ? k[i].loss * a->scale : 0;
+        for (int l = 0; l < zb_graph_n_losses(a->g); l++) {
+            CU_ASSERT(memcmp(&k[i].loss[l], &first->loss[l], sizeof(double)) ==
+                      0);
+            r->loss += k[i].tp == 0 ? k[i].loss[l] * a->scale[l] : 0;
+        }
     }
     for (int p = 0; p < r->n_params; p++) {
         r->grad[p] = assemble(a, k, p);

@@ -162,7 +162,15 @@ static void loss_must_be_once_and_last(void)
     x = linear(g, "w", x);
     zb_g_loss(g, x, ZB_G_NONE);
     zb_g_loss(g, x, ZB_G_NONE);
-    expect_mistake(g, "two losses", "", "");
+    expect_mistake(g, "one loss twice", "", "");
+    g = new_graph();
+    x = data3(g, "x");
+    zb_g_layer(g, "a");
+    for (int i = 0; i <= ZB_LOSS_MAX; i++) {
+        x = linear(g, i == 0 ? "w0" : i == 1 ? "w1" : "w2", x);
+        zb_g_loss(g, x, ZB_G_NONE);
+    }
+    expect_mistake(g, "more than 2 losses", "", "");
 }
 
 static void loss_op_inside_model_is_refused(void)

@@ -196,7 +196,7 @@ static double sum_alone(struct zb_session *s, const struct ru_batch *b,
     }
     ZBT_OK(zb_run_forward_only(s, &part.in, 1, ZB_RETURN_LOSS, &res));
     ru_batch_release(&part);
-    return res.loss_sum;
+    return res.loss_sum[0];
 }
 
 /* Each microbatch of a padded batch has a length of its own. */
@@ -222,7 +222,7 @@ static void microbatches_of_own_lengths_equal_batches_alone(void)
         }
         ZBT_OK(zb_train_step(s, &b.in, 1e-2, &res));
         norm = i == 0 ? res.grad_norm : norm;
-        CU_ASSERT_EQUAL(res.loss_sum, want);
+        CU_ASSERT_EQUAL(res.loss_sum[0], want);
         CU_ASSERT_DOUBLE_EQUAL(res.grad_norm, norm,
                                grid[i][1] == 1 ? 0 : 1e-6 * norm);
         zb_session_free(s);
