@@ -169,7 +169,7 @@ struct zb_conf_data {
     /* Array data: one file per field, or NULL. */
     char *input_ids, *attention_mask, *token_type_ids, *position_ids,
         *inputs_embeds, *decoder_input_ids, *pixel_values, *input_features,
-        *labels;
+        *labels, *next_sentence_label;
 };
 
 struct zb_conf_parallel {

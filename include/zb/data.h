@@ -63,6 +63,7 @@ struct zb_dataset_opts {
     int sees_all;       /* 1: labels belong to the tokens themselves; 0: to the
                            ones before them */
     int labels_per_row; /* 1: labels [rows], one for each sample */
+    int has_next_sentence; /* 1: next_sentence_label is needed: 0 or 1 */
     int64_t n_labels, n_token_types; /* values must be below; 0: any is good */
 };
 
@@ -76,6 +77,7 @@ enum zb_field {
     ZB_FIELD_TOKEN_TYPE_IDS, /* not there: all are 0 */
     ZB_FIELD_LABELS, /* not there: a model that predicts the next token has
                         those tokens as labels that the mask shows */
+    ZB_FIELD_NEXT_SENTENCE_LABEL, /* [rows] */
     ZB_N_FIELDS
 };
 
@@ -148,6 +150,7 @@ struct zb_batch {
     int64_t label_len; /* of a row of labels: seq_len, or 1 */
     /* [n_rows, seq_len]; without such fields ones, and zeros. */
     int32_t *attention_mask, *token_type_ids;
+    int32_t *next_sentence_label; /* [n_rows] */
     int32_t *position_ids; /* room for what the caller makes of the mask */
     /* [n_rows]; the place g of the row in the endless list above, for random
      * numbers that do not depend on the layout: unique over a run. */

@@ -27,6 +27,7 @@ static void named_files(const struct zb_conf_data *cd,
     path[ZB_FIELD_ATTENTION_MASK] = cd->attention_mask;
     path[ZB_FIELD_TOKEN_TYPE_IDS] = cd->token_type_ids;
     path[ZB_FIELD_LABELS] = cd->labels;
+    path[ZB_FIELD_NEXT_SENTENCE_LABEL] = cd->next_sentence_label;
 }
 
 static int has_named_files(const struct zb_conf_data *cd)
@@ -202,6 +203,7 @@ static enum zb_status open_arrays(const struct zbrun_job *job,
     o->labels_per_row = has_labels_per_row(g);
     o->n_labels = o->labels_per_row ? n_classes(g) : o->vocab_size;
     o->n_token_types = range_of(g, "token_type_ids");
+    o->has_next_sentence = zb_graph_n_losses(g) > 1;
     return zb_dataset_open_arrays(files, o, ds_out);
 }
 
@@ -305,6 +307,7 @@ static const void *field_of(const struct zb_batch *batch, const char *name)
         {"token_type_ids", batch->token_type_ids},
         {"position_ids", batch->position_ids},
         {"labels", batch->labels},
+        {"next_sentence_label", batch->next_sentence_label},
     };
 
     for (size_t i = 0; i < ZB_COUNT_OF(field); i++) {

@@ -210,6 +210,9 @@ static const struct zb_conf_opt table[] = {
           "row; a model that predicts the next token is scored at token t "
           "against label t + 1, and without this file has its input as "
           "labels."),
+    FIELD(next_sentence_label,
+          "of BertForPreTraining, for each row whether its second part is not "
+          "what follows the first."),
 
     {ROW(parallel, pp_size, INT, "1"), RANGE(1, 1024),
      .help = "Pipeline stages."},

@@ -17,7 +17,7 @@ struct zb_arrays {
     char *path[ZB_N_FIELDS];
     int64_t limit[ZB_N_FIELDS]; /* values are below it */
     int64_t n_rows, seq_len;
-    int is_causal, labels_per_row;
+    int is_causal, labels_per_row, has_next_sentence;
 };
 
 const char *zb_field_name(enum zb_field field)
@@ -27,6 +27,7 @@ const char *zb_field_name(enum zb_field field)
         [ZB_FIELD_ATTENTION_MASK] = "attention_mask",
         [ZB_FIELD_TOKEN_TYPE_IDS] = "token_type_ids",
         [ZB_FIELD_LABELS] = "labels",
+        [ZB_FIELD_NEXT_SENTENCE_LABEL] = "next_sentence_label",
     };
 
     return name[field];
@@ -105,10 +106,17 @@ enum zb_status zb_field_files_seq_len(const struct zb_field_files *files,
 
 /* ---- opening ------------------------------------------------------------- */
 
+/* Whether a field has one number for each row. */
+static int is_per_row(const struct zb_arrays *a, int i)
+{
+    return (i == ZB_FIELD_LABELS && a->labels_per_row) ||
+           i == ZB_FIELD_NEXT_SENTENCE_LABEL;
+}
+
 static enum zb_status open_field(struct zb_arrays *a, int i, const char *path)
 {
     const struct zb_npy_info *info;
-    int per_row = i == ZB_FIELD_LABELS && a->labels_per_row;
+    int per_row = is_per_row(a, i);
 
     a->path[i] = zb_strdup(path);
     if (a->path[i] == NULL) {
@@ -136,13 +144,16 @@ static enum zb_status open_field(struct zb_arrays *a, int i, const char *path)
 static enum zb_status open_fields(struct zb_arrays *a,
                                   const struct zb_field_files *files)
 {
-    int needs_labels = !a->is_causal || a->labels_per_row;
+    const int is_needed[ZB_N_FIELDS] = {
+        [ZB_FIELD_INPUT_IDS] = 1,
+        [ZB_FIELD_LABELS] = !a->is_causal || a->labels_per_row,
+        [ZB_FIELD_NEXT_SENTENCE_LABEL] = a->has_next_sentence,
+    };
 
     for (int i = 0; i < ZB_N_FIELDS; i++) {
         if (files->path[i] != NULL) {
             ZB_TRY(open_field(a, i, files->path[i]));
-        } else if (i == ZB_FIELD_INPUT_IDS ||
-                   (i == ZB_FIELD_LABELS && needs_labels)) {
+        } else if (is_needed[i]) {
             return zb_fail(ZB_ECONFIG, "array data of this model needs %s",
                            zb_field_name((enum zb_field)i));
         }
@@ -165,9 +176,11 @@ enum zb_status zb_arrays_open(const struct zb_field_files *files,
     a->seq_len = opts->seq_len;
     a->is_causal = !opts->sees_all;
     a->labels_per_row = opts->labels_per_row;
+    a->has_next_sentence = opts->has_next_sentence;
     a->limit[ZB_FIELD_INPUT_IDS] = opts->vocab_size;
     a->limit[ZB_FIELD_TOKEN_TYPE_IDS] = opts->n_token_types;
     a->limit[ZB_FIELD_LABELS] = opts->n_labels;
+    a->limit[ZB_FIELD_NEXT_SENTENCE_LABEL] = 2;
     st = open_fields(a, files);
     if (st != ZB_OK) {
         zb_arrays_close(a);
@@ -200,7 +213,7 @@ static enum zb_status check_value(const struct zb_arrays *a, int i,
                                   int64_t sample, int64_t at, int32_t v)
 {
     if ((v >= 0 && (a->limit[i] == 0 || v < a->limit[i])) ||
-        (i == ZB_FIELD_LABELS && v == ZB_LABEL_IGNORE)) {
+        (i >= ZB_FIELD_LABELS && v == ZB_LABEL_IGNORE)) {
         return ZB_OK;
     }
     if (a->limit[i] == 0) {
@@ -263,6 +276,8 @@ enum zb_status zb_arrays_row(const struct zb_arrays *a, int64_t sample,
     ZB_TRY(read_row(a, ZB_FIELD_ATTENTION_MASK, sample, n, 1, mask));
     ZB_TRY(read_row(a, ZB_FIELD_TOKEN_TYPE_IDS, sample, n, 0,
                     batch->token_type_ids + row * n));
+    ZB_TRY(read_row(a, ZB_FIELD_NEXT_SENTENCE_LABEL, sample, 1, 0,
+                    batch->next_sentence_label + row));
     ZB_TRY(read_row(a, ZB_FIELD_LABELS, sample, n_labels, 0, labels));
     if (a->field[ZB_FIELD_LABELS] == NULL) {
         own_labels(ids, mask, n, labels);

@@ -289,13 +289,16 @@ enum zb_status zb_batch_init(struct zb_batch *batch, int64_t max_rows,
     batch->attention_mask = zb_alloc_array(n, per_row);
     batch->token_type_ids = zb_alloc_array(n, per_row);
     batch->position_ids = zb_alloc_array(n, per_row);
+    batch->next_sentence_label =
+        zb_alloc_array(n, sizeof(*batch->next_sentence_label));
     batch->sample_index = zb_alloc_array(n, sizeof(*batch->sample_index));
     batch->seq_len = seq_len;
     batch->label_len = seq_len;
     batch->max_rows = max_rows;
     if (batch->input_ids == NULL || batch->labels == NULL ||
         batch->attention_mask == NULL || batch->token_type_ids == NULL ||
-        batch->position_ids == NULL || batch->sample_index == NULL) {
+        batch->position_ids == NULL || batch->next_sentence_label == NULL ||
+        batch->sample_index == NULL) {
         zb_batch_release(batch);
         return ZB_ENOMEM;
     }
@@ -313,6 +316,7 @@ void zb_batch_release(struct zb_batch *batch)
         zb_free(batch->attention_mask);
         zb_free(batch->token_type_ids);
         zb_free(batch->position_ids);
+        zb_free(batch->next_sentence_label);
         zb_free(batch->sample_index);
     }
     memset(batch, 0, sizeof(*batch));
@@ -332,6 +336,7 @@ struct zb_batch zb_batch_view(const struct zb_batch *batch, int64_t first,
     view.attention_mask += first * batch->seq_len;
     view.token_type_ids += first * batch->seq_len;
     view.position_ids += first * batch->seq_len;
+    view.next_sentence_label += first;
     view.sample_index += first;
     view.max_rows = 0;
     return view;

@@ -37,6 +37,7 @@ static const struct zb_key_row keys[] = {
 };
 
 #define MASKED_WORDS "BertForMaskedLM"
+#define PRE_TRAINING "BertForPreTraining"
 #define WHOLE_SEQUENCES "BertForSequenceClassification"
 
 struct bert {
@@ -45,7 +46,7 @@ struct bert {
         padding;
     double eps, drop, attn_drop, class_drop;
     enum zb_act act;
-    int is_classifier, key_mask;
+    int is_classifier, is_pre_training, key_mask;
 };
 
 /* As many as id2label has, where it is given. */
@@ -73,6 +74,12 @@ static enum zb_status read_labels(struct bert *m, const struct zb_config *c)
                               "(single_label_classification)",
                               zb_config_text(c, "problem_type"));
     }
+    return ZB_OK;
+}
+
+/* What a head that reads the first token can not be. */
+static enum zb_status check_pooled(struct bert *m, const struct zb_config *c)
+{
     if (m->b->adapt->rank > 0) {
         return zb_config_fail(c, "architectures",
                               "%s has no adapters: its head would stay as it "
@@ -104,6 +111,7 @@ static enum zb_status read_config(struct bert *m, const struct zb_config *c)
                         ? m->drop
                         : zb_config_real(c, "classifier_dropout");
     m->is_classifier = strcmp(c->architecture, WHOLE_SEQUENCES) == 0;
+    m->is_pre_training = strcmp(c->architecture, PRE_TRAINING) == 0;
     if (m->hidden % m->n_heads != 0) {
         return zb_config_fail(c, "num_attention_heads",
                               "%lld does not divide hidden_size %lld",
@@ -111,6 +119,9 @@ static enum zb_status read_config(struct bert *m, const struct zb_config *c)
     }
     if (m->is_classifier) {
         ZB_TRY(read_labels(m, c));
+    }
+    if (m->is_classifier || m->is_pre_training) {
+        ZB_TRY(check_pooled(m, c));
     }
     ZB_TRY(zb_build_check_split(m->b, "num_attention_heads", m->n_heads, 0));
     ZB_TRY(zb_build_check_split(m->b, "intermediate_size", m->inner, 0));
@@ -221,9 +232,6 @@ static int word_head(const struct bert *m, int x)
     struct zb_builder *b = m->b;
     int is_tied = zb_config_bool(b->config, "tie_word_embeddings");
 
-    if (b->opts->no_head) {
-        return x;
-    }
     x = dense(m, x, m->act, "cls.predictions.transform.dense");
     x = zb_build_layernorm(b, x, m->hidden, m->eps,
                            "cls.predictions.transform.LayerNorm");
@@ -233,24 +241,58 @@ static int word_head(const struct bert *m, int x)
                          "cls.predictions.bias");
 }
 
-/* Logits of every sequence. */
-static int class_head(const struct bert *m, int x)
+/* Of the first token of each sequence. */
+static int pool(const struct bert *m, int x)
 {
-    struct zb_builder *b = m->b;
+    return dense(m, zb_g_first(m->b->g, x), ZB_ACT_TANH, "bert.pooler.dense");
+}
+
+/* Logits of n_out classes of every sequence. */
+static int class_head(const struct bert *m, int x, int64_t n_out,
+                      const char *name)
+{
     const struct zb_linear l = {
         .n_in = m->hidden,
-        .n_out = m->n_labels,
+        .n_out = n_out,
         .has_bias = 1,
-        .std = b->std,
-        .is_new_head = 1,
+        .std = m->b->std,
+        .is_new_head = m->is_classifier,
     };
 
+    return zb_build_linear(m->b, x, &l, "%s", name);
+}
+
+/* A sequence is two parts of a text; whether the second follows the first is to
+ * be told, too. */
+static void end_pre_training(const struct bert *m, int x)
+{
+    const int64_t bt[] = {ZB_DIM(ZB_SYM_BATCH), ZB_DIM(ZB_SYM_SEQ)};
+    struct zb_graph *g = m->b->g;
+    int words = word_head(m, x);
+    int next = class_head(m, pool(m, x), 2, "cls.seq_relationship");
+    int labels = zb_g_data(g, "labels", ZB_DTYPE_I32, 2, bt);
+    int is_next = zb_g_data(g, "next_sentence_label", ZB_DTYPE_I32, 1, bt);
+
+    zb_g_output(g, "prediction_logits", words);
+    zb_g_output(g, "seq_relationship_logits", next);
+    zb_g_loss(g, zb_g_xent(g, words, labels), labels);
+    zb_g_loss(g, zb_g_xent(g, next, is_next), is_next);
+}
+
+static void end(const struct bert *m, int x)
+{
+    struct zb_builder *b = m->b;
+
     if (b->opts->no_head) {
-        return x;
+        zb_build_end(b, x);
+    } else if (m->is_classifier) {
+        x = zb_g_dropout(b->g, pool(m, x), m->class_drop);
+        zb_build_end_rows(b, class_head(m, x, m->n_labels, "classifier"));
+    } else if (m->is_pre_training && b->opts->criterion == NULL) {
+        end_pre_training(m, x);
+    } else {
+        zb_build_end(b, word_head(m, x));
     }
-    x = dense(m, zb_g_first(b->g, x), ZB_ACT_TANH, "bert.pooler.dense");
-    x = zb_g_dropout(b->g, x, m->class_drop);
-    return zb_build_linear(b, x, &l, "classifier");
 }
 
 static enum zb_status build(struct zb_builder *b)
@@ -268,20 +310,17 @@ static enum zb_status build(struct zb_builder *b)
         x = join(&m, i, "output.LayerNorm", x, mlp(&m, i, x));
     }
     zb_build_layer(b, "head");
-    if (m.is_classifier) {
-        zb_build_end_rows(b, class_head(&m, x));
-    } else {
-        zb_build_end(b, word_head(&m, x));
-    }
+    end(&m, x);
     return ZB_OK;
 }
 
 const struct zb_family zb_family_bert = {
     .name = "bert",
     .architecture = MASKED_WORDS,
-    .more_classes = {WHOLE_SEQUENCES},
+    .more_classes = {WHOLE_SEQUENCES, PRE_TRAINING},
     .notes = "an encoder: array data with labels, not --generate; token types; "
-             "single_label_classification (not with sp_size > 1)",
+             "single_label_classification; heads for sequences not with "
+             "sp_size > 1",
     .keys = keys,
     .n_keys = ZB_COUNT_OF(keys),
     .layers_key = "num_hidden_layers",

@@ -450,10 +450,14 @@ static enum zb_status find_class(struct zb_config *c)
         }
     }
     return zb_config_fail(c, "architectures",
-                          "%s%.80s%s is not supported; there are %s, %s",
+                          "%s%.80s%s is not supported; there are %s, %s%s%s",
                           name != NULL ? "'" : "", name != NULL ? name : "this",
                           name != NULL ? "'" : "", family->architecture,
-                          family->more_classes[0]);
+                          family->more_classes[0],
+                          family->more_classes[1] != NULL ? ", " : "",
+                          family->more_classes[1] != NULL
+                              ? family->more_classes[1]
+                              : "");
 }
 
 static enum zb_status check(struct zb_config *c)

@@ -24,6 +24,10 @@ rows() {
                 printf "\\%03o", first < 9 ? 0 : first < 18 ? 1 : 2
                 continue
             }
+            if (what == "follows") {
+                printf "\\%03o", first % 2
+                continue
+            }
             for (t = 0; t < 12; t++) {
                 x = (x * 1103 + 12345) % 1048573
                 id = (first + t) % 28 + 4
@@ -135,6 +139,28 @@ awk -v first="$(loss g.jsonl 1)" -v last="$(loss g.jsonl 300)" \
     fail "classes are not learned: $(loss g.jsonl 1), $(loss g.jsonl 300)"
 grep -q BertForSequenceClassification ckpt/step-300/config.json ||
     fail 'the checkpoint names another class'
+
+# Words and whole sequences at once.
+array follows.npy '90,' 90 7 follows
+pairs='-q -b cpu -s data.train= -s data.valid= -s data.input_ids=train/input_ids.npy
+    -s data.labels=train/labels.npy -s data.next_sentence_label=follows.npy
+    -s model.architectures=BertForPreTraining -s train.steps=4'
+# shellcheck disable=SC2086
+{
+    run 0 $pairs -s output.log=p.jsonl bert.ini
+    run 0 $pairs -s output.log=q.jsonl -s parallel.pp_size=3 bert.ini
+    same_bits p.jsonl q.jsonl 'two losses on three stages'
+    run 0 $pairs -g 2 -s parallel.num_microbatches=2 -s output.log=r.jsonl bert.ini
+    near p.jsonl r.jsonl 'two losses on two replicas'
+    run 2 $pairs -s data.next_sentence_label= bert.ini
+    err 'array data of this model needs next_sentence_label'
+    run 2 $pairs -s data.next_sentence_label=classes.npy -s output.log=s.jsonl \
+        bert.ini
+    err 'classes.npy: row [0-9]*, 0: 2 is not below 2'
+}
+awk -v both="$(loss p.jsonl 1)" -v words="$(loss a.jsonl 1)" \
+    'BEGIN { exit !(both > words + 0.5 && both < words + 1) }' ||
+    fail "two losses are $(loss p.jsonl 1), one is $(loss a.jsonl 1)"
 
 # A classifier of the encoder that learned words: its head is drawn.
 run 0 -q -b cpu -s checkpoint.dir=words -s output.log=none -s train.steps=4 bert.ini

@@ -30,7 +30,7 @@ import torch
 import transformers
 from safetensors.numpy import save_file
 from transformers import BertConfig, BertForMaskedLM
-from transformers import BertForSequenceClassification
+from transformers import BertForPreTraining, BertForSequenceClassification
 from transformers import BloomConfig, BloomForCausalLM
 from transformers import CohereConfig, CohereForCausalLM
 from transformers import FalconConfig, FalconForCausalLM
@@ -236,6 +236,7 @@ CLASSES = {
     "opt": (OPTForCausalLM, OPTConfig),
     "mistral": (MistralForCausalLM, MistralConfig),
     "BertForMaskedLM": (BertForMaskedLM, BertConfig),
+    "BertForPreTraining": (BertForPreTraining, BertConfig),
     "BertForSequenceClassification": (BertForSequenceClassification,
                                       BertConfig),
 }
@@ -311,6 +312,8 @@ CASES = {
     "bert_classifier": (
         dict(BERT_SMALL, architectures=["BertForSequenceClassification"],
              id2label=BERT_LABELS), True, False),
+    "bert_pre_training": (
+        dict(BERT_SMALL, architectures=["BertForPreTraining"]), True, False),
     "llama_lora": (dict(SMALL, head_dim=6), False, True),
     "gpt2_lora": (dict(GPT2_SMALL, n_layer=2), True, False),
 }
@@ -394,8 +397,11 @@ def bert_fields(case, config, labels, mask):
         labels = rng_of(case, "classes").integers(0, len(classes), B)
     else:
         labels = np.where(few, labels, IGNORE)
-    with_types = classes is not None or mask.all()
+    is_pair = config["architectures"][0] == "BertForPreTraining"
+    with_types = classes is not None or is_pair or mask.all()
+    follows = rng_of(case, "follows").integers(0, 2, B)
     return {"labels": labels,
+            **({"next_sentence_label": follows} if is_pair else {}),
             **({"token_type_ids": types} if with_types else {})}
 
 
@@ -495,7 +501,9 @@ def make_case(out_dir, case):
         params = draw_params(case, model)
         overwrite(model, params)
         out = run_model(model, batch)
-        loss, logits = float(out.loss.detach()), out.logits
+        loss = float(out.loss.detach())
+        logits = (out.prediction_logits if "next_sentence_label" in batch
+                  else out.logits)
         grads = {n: to_f64(p.grad) for n, p in trained(model).items()}
         after = two_steps(model, batch) if with_steps else {}
         overwrite(model, params)

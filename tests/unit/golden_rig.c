@@ -71,11 +71,10 @@ static void bind_fields(struct golden *d)
     const struct {
         const char *name;
         const int32_t *values;
-    } field[GOLDEN_FIELDS] = {{"attention_mask", d->mask},
-                              {"input_ids", d->ids},
-                              {"position_ids", d->positions},
-                              {"token_type_ids", d->types},
-                              {"labels", d->labels}};
+    } field[GOLDEN_FIELDS] = {
+        {"attention_mask", d->mask},         {"input_ids", d->ids},
+        {"position_ids", d->positions},      {"token_type_ids", d->types},
+        {"next_sentence_label", d->follows}, {"labels", d->labels}};
 
     for (int i = 0; i < zb_graph_n_data(d->g); i++) {
         const char *name = zb_graph_data(d->g, i).name;
@@ -141,6 +140,9 @@ static void open_with(struct golden *d, const char *name,
     d->types = zb_st_find(d->file, "token_type_ids") != NULL
                    ? read_ints(d->file, "token_type_ids")
                    : calloc(n, sizeof(*d->types));
+    if (zb_st_find(d->file, "next_sentence_label") != NULL) {
+        d->follows = read_ints(d->file, "next_sentence_label");
+    }
     if (opts.has_key_mask) {
         d->mask = read_ints(d->file, "attention_mask");
         d->positions = calloc(n, sizeof(*d->positions));
@@ -179,6 +181,7 @@ void golden_close(struct golden *d)
     free(d->mask);
     free(d->positions);
     free(d->types);
+    free(d->follows);
 }
 
 static double norm_of(const double *x, int64_t n)

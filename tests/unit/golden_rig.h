@@ -41,10 +41,11 @@
     X(bert_base, 1)                                                            \
     X(bert_padded, 0)                                                          \
     X(bert_classifier, 0)                                                      \
+    X(bert_pre_training, 0)                                                    \
     X(llama_lora, 1)                                                           \
     X(gpt2_lora, 0)
 
-#define GOLDEN_FIELDS 5
+#define GOLDEN_FIELDS 6
 
 struct golden {
     struct zb_st_file *file;
@@ -53,7 +54,7 @@ struct golden {
     zb_real **params; /* start values */
     int rows, seq;
     const void *data[GOLDEN_FIELDS]; /* fields in the graph's order */
-    int32_t *ids, *mask, *positions, *types;
+    int32_t *ids, *mask, *positions, *types, *follows;
     int32_t *labels; /* targets: of a causal model shifted */
 };
 

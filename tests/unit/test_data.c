@@ -600,7 +600,7 @@ static void failing_allocation_leaves_nothing(void)
             break;
         }
     }
-    CU_ASSERT_EQUAL(k, 11); /* set, files, file, path, six arrays */
+    CU_ASSERT_EQUAL(k, 12); /* set, files, file, path, seven arrays */
 }
 
 int main(void)

@@ -198,6 +198,8 @@ static void class_is_what_architectures_names(void)
         {BERT ", \"architectures\": [\"BertForMaskedLM\"]}",
          "cls.predictions.bias"},
         {CLASSES "}", "classifier.bias"},
+        {BERT ", \"architectures\": [\"BertForPreTraining\"]}",
+         "cls.seq_relationship.bias"},
     };
 
     for (size_t i = 0; i < ZB_COUNT_OF(cases); i++) {

@@ -225,6 +225,16 @@ static const struct model_case cases[] = {
       {"num_attention_heads", "4", 0},
       {"max_position_embeddings", "8", 0}},
      .has_mask = 1},
+    {"bert, pre-training",
+     {{"model_type", "bert", 0},
+      {"architectures", "BertForPreTraining", 0},
+      {"vocab_size", "61", 0},
+      {"hidden_size", "16", 0},
+      {"intermediate_size", "24", 0},
+      {"num_hidden_layers", "2", 0},
+      {"num_attention_heads", "4", 0},
+      {"max_position_embeddings", "8", 0}},
+     .has_mask = 1},
     {"llama with adapters, 2 kv heads of 8",
      {{"model_type", "llama", 0},
       {"vocab_size", "61", 0},
@@ -289,9 +299,9 @@ static struct zb_model *make(const struct model_case *c,
 
 /* Fields of the batch in the graph's order. */
 struct fields {
-    int32_t value[5][ROWS * MAX_SEQ];
+    int32_t value[6][ROWS * MAX_SEQ];
     zb_real embeds[ROWS * MAX_SEQ * HIDDEN];
-    const void *data[5];
+    const void *data[6];
     struct rig_batch batch;
 };
 
@@ -320,7 +330,7 @@ static void make_fields(const struct zb_graph *g, int seq, struct fields *f)
             } else if (strcmp(name, "token_type_ids") == 0) {
                 v %= 2;
             } else if (zb_graph_data(g, d).shape.n_dims == 1) {
-                v %= 3;
+                v %= strcmp(name, "labels") == 0 ? 3 : 2;
             } else if (strcmp(name, "labels") == 0) {
                 v = i % 5 == 1 ? -100 : v;
             }
