@@ -28,6 +28,8 @@ static enum zb_status run(const struct zbprep_opts *o)
         return ZB_OK;
     case ZBPREP_TEXT:
         return zbprep_text(o);
+    case ZBPREP_ROWS:
+        return zbprep_rows(o);
     case ZBPREP_TOKENS:
         return zbprep_tokens(o);
     case ZBPREP_ARRAYS:

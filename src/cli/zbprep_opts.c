@@ -10,6 +10,7 @@ static const struct {
     const char *name;
     enum zbprep_mode mode;
 } modes[] = {{"text", ZBPREP_TEXT},
+             {"rows", ZBPREP_ROWS},
              {"tokens", ZBPREP_TOKENS},
              {"arrays", ZBPREP_ARRAYS},
              {"info", ZBPREP_INFO}};
@@ -18,6 +19,8 @@ static const struct option longs[] = {
     {"tokenizer", required_argument, NULL, 't'},
     {"append", required_argument, NULL, 'a'},
     {"json", required_argument, NULL, 'j'},
+    {"length", required_argument, NULL, 'l'},
+    {"pad", required_argument, NULL, 'p'},
     {"output", required_argument, NULL, 'o'},
     {"quiet", no_argument, NULL, 'q'},
     {"help", no_argument, NULL, 'h'},
@@ -28,6 +31,9 @@ void zbprep_opts_usage(FILE *f)
 {
     fputs("usage: zbprep text [-t TOKENIZER.json] [-a TOKEN] [-j FIELD] "
           "-o OUTPUT FILE...\n"
+          "       zbprep rows -l LENGTH [-p TOKEN] [-t TOKENIZER.json] "
+          "[-a TOKEN] [-j FIELD]\n"
+          "              -o FOLDER FILE...\n"
           "       zbprep tokens -o OUTPUT FILE...\n"
           "       zbprep arrays -o OUTPUT.npy FILE.npy...\n"
           "       zbprep info FILE...\n",
@@ -43,11 +49,27 @@ void zbprep_opts_help(FILE *f)
           "  -j, --json FIELD      a line is a JSON object, its FIELD a "
           "document\n"
           "                        (a file is a document)\n"
+          "  -l, --length N        tokens of a row; documents go on in the next "
+          "one\n"
+          "  -p, --pad TOKEN       what rows are filled with (0)\n"
           "  -o, --output FILE     .bin (llm.c), .npy, .u16 or .u32\n"
           "  -q, --quiet           no summary\n"
           "  -h, --help\n"
           "  -V, --version\n",
           f);
+}
+
+static enum zb_status take_length(struct zbprep_opts *o, const char *text)
+{
+    char *end;
+    long n = strtol(text, &end, 10);
+
+    if (end == text || *end != '\0' || n < 1 || n > 1 << 24) {
+        return zb_fail(ZB_EINVAL, "--length %s: no whole number from 1 to %d",
+                       text, 1 << 24);
+    }
+    o->length = n;
+    return ZB_OK;
 }
 
 static enum zb_status take_option(struct zbprep_opts *o, int key, char **argv)
@@ -61,6 +83,11 @@ static enum zb_status take_option(struct zbprep_opts *o, int key, char **argv)
         return ZB_OK;
     case 'j':
         o->field = optarg;
+        return ZB_OK;
+    case 'l':
+        return take_length(o, optarg);
+    case 'p':
+        o->pad = optarg;
         return ZB_OK;
     case 'o':
         o->output = optarg;
@@ -95,7 +122,8 @@ static enum zb_status find_mode(const char *name, enum zbprep_mode *mode)
         return zb_fail(ZB_EINVAL, "images: this version does not have it yet");
     }
     return zb_fail(ZB_EINVAL,
-                   "unknown command '%s': it is text, tokens, arrays or info",
+                   "unknown command '%s': it is text, rows, tokens, arrays or "
+                   "info",
                    name);
 }
 
@@ -104,9 +132,15 @@ static enum zb_status check(const struct zbprep_opts *o)
     if (o->n_files == 0) {
         return zb_fail(ZB_EINVAL, "no file is given");
     }
-    if (o->mode != ZBPREP_TEXT &&
+    if (o->mode != ZBPREP_TEXT && o->mode != ZBPREP_ROWS &&
         (o->tokenizer != NULL || o->append != NULL || o->field != NULL)) {
-        return zb_fail(ZB_EINVAL, "-t, -a and -j are for text");
+        return zb_fail(ZB_EINVAL, "-t, -a and -j are for text and rows");
+    }
+    if (o->mode != ZBPREP_ROWS && (o->length > 0 || o->pad != NULL)) {
+        return zb_fail(ZB_EINVAL, "-l and -p are for rows");
+    }
+    if (o->mode == ZBPREP_ROWS && o->length == 0) {
+        return zb_fail(ZB_EINVAL, "rows needs their length: -l LENGTH");
     }
     if (o->mode == ZBPREP_INFO) {
         return o->output == NULL
@@ -126,7 +160,7 @@ enum zb_status zbprep_opts_parse(struct zbprep_opts *o, int argc, char **argv)
     o->mode = ZBPREP_INFO;
     opterr = 0;
     optind = 1;
-    while ((key = getopt_long(argc, argv, ":t:a:j:o:qhV", longs, NULL)) != -1) {
+    while ((key = getopt_long(argc, argv, ":t:a:j:l:p:o:qhV", longs, NULL)) != -1) {
         ZB_TRY(take_option(o, key, argv));
         has_mode |= o->mode == ZBPREP_HELP || o->mode == ZBPREP_VERSION;
     }

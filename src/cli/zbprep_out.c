@@ -34,14 +34,20 @@ static void head_llmc(const struct zbprep_out *out, unsigned char *head)
 /* Version 1.0; the dictionary is padded so that data are aligned. */
 static void head_npy(const struct zbprep_out *out, unsigned char *head)
 {
+    char shape[48];
     int n;
 
+    if (out->row_len > 0) {
+        snprintf(shape, sizeof(shape), "%" PRId64 ", %" PRId64,
+                 out->n_tokens / out->row_len, out->row_len);
+    } else {
+        snprintf(shape, sizeof(shape), "%" PRId64 ",", out->n_tokens);
+    }
     memcpy(head, "\x93NUMPY\1\0", 8);
     put_le(head + 8, 2, NPY_BYTES - 10);
     n = snprintf((char *)head + 10, NPY_BYTES - 10,
-                 "{'descr': '<u%d', 'fortran_order': False, 'shape': (%" PRId64
-                 ",), }",
-                 out->width, out->n_tokens);
+                 "{'descr': '<u%d', 'fortran_order': False, 'shape': (%s), }",
+                 out->width, shape);
     memset(head + 10 + n, ' ', (size_t)(NPY_BYTES - 11 - n));
     head[NPY_BYTES - 1] = '\n';
 }
@@ -104,6 +110,15 @@ enum zb_status zbprep_out_open(struct zbprep_out *out, const char *path,
     ZB_TRY(zb_sink_open(&out->sink, path));
     st = put_head(out);
     return st == ZB_OK ? st : zb_sink_close(&out->sink, st);
+}
+
+enum zb_status zbprep_out_open_rows(struct zbprep_out *out, const char *path,
+                                    int64_t id_limit, int64_t row_len)
+{
+    ZB_TRY(zbprep_out_open(out, path, id_limit));
+    ZB_BUG_IF(out->kind->head != head_npy, "%s has rows", path);
+    out->row_len = row_len;
+    return ZB_OK;
 }
 
 enum zb_status zbprep_out_put(void *arg, const int32_t *ids, size_t n)

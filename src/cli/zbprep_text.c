@@ -4,180 +4,34 @@
 #include "config.h"
 #include "cli/zbprep.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "zb/mem.h"
 #include "zb/npy.h"
-#include "zb/tokenizer.h"
 #include "zb/tokens.h"
 
 #define PART 4096
 
-struct job {
-    const struct zbprep_opts *o;
-    struct zb_tokenizer *tok; /* NULL: bytes */
-    struct zb_encoder *enc;
-    struct zbprep_out out;
-    int32_t append; /* -1: nothing */
-    int64_t n_documents, n_bytes;
-};
-
 /* ---- text ---------------------------------------------------------------- */
-
-static enum zb_status find_append(struct job *job)
-{
-    const char *text = job->o->append;
-    char *end;
-    long id;
-
-    job->append = -1;
-    if (text == NULL) {
-        return ZB_OK;
-    }
-    if (job->tok != NULL) {
-        job->append = zb_tokenizer_find(job->tok, text);
-    }
-    if (job->append >= 0) {
-        return ZB_OK;
-    }
-    errno = 0;
-    id = strtol(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || id < 0 || id >= 1 << 24) {
-        return zb_fail(ZB_EINVAL, "--append %s: no such token, and no id",
-                       text);
-    }
-    job->append = (int32_t)id;
-    return ZB_OK;
-}
-
-static enum zb_status put_bytes(struct job *job, const char *text, size_t n)
-{
-    int32_t ids[PART];
-
-    while (n > 0) {
-        size_t part = n < PART ? n : PART;
-
-        for (size_t i = 0; i < part; i++) {
-            ids[i] = (unsigned char)text[i];
-        }
-        ZB_TRY(zbprep_out_put(&job->out, ids, part));
-        text += part;
-        n -= part;
-    }
-    return ZB_OK;
-}
-
-static enum zb_status put_document(struct job *job, const char *text, size_t n)
-{
-    job->n_documents++;
-    job->n_bytes += (int64_t)n;
-    if (job->tok == NULL) {
-        ZB_TRY(put_bytes(job, text, n));
-    } else {
-        ZB_TRY(zb_encode(job->enc, text, n, zbprep_out_put, &job->out));
-    }
-    return job->append < 0 ? ZB_OK : zbprep_out_put(&job->out, &job->append, 1);
-}
-
-static enum zb_status put_line(struct job *job, const char *line, size_t n)
-{
-    json_error_t error;
-    json_t *object, *text;
-    enum zb_status st;
-
-    if (strspn(line, " \t\r") >= n) {
-        return ZB_OK;
-    }
-    object = json_loadb(line, n, JSON_ALLOW_NUL, &error);
-    if (object == NULL) {
-        return zb_fail(ZB_ECONFIG, "%s", error.text);
-    }
-    text = json_object_get(object, job->o->field);
-    st = json_is_string(text)
-             ? put_document(job, json_string_value(text),
-                            json_string_length(text))
-             : zb_fail(ZB_ECONFIG, "no text '%s'", job->o->field);
-    json_decref(object);
-    return st;
-}
-
-static enum zb_status put_lines(struct job *job, const char *text, size_t n)
-{
-    int64_t number = 1;
-
-    for (size_t at = 0; at < n; number++) {
-        const char *end = memchr(text + at, '\n', n - at);
-        size_t len = end != NULL ? (size_t)(end - text) - at : n - at;
-        /* strspn() needs an end; a line is copied once. */
-        char *line = zb_strndup(text + at, len);
-        enum zb_status st = line == NULL ? ZB_ENOMEM : put_line(job, line, len);
-
-        zb_free(line);
-        if (st != ZB_OK) {
-            return zb_fail_in(st, "line %" PRId64, number);
-        }
-        at += len + 1;
-    }
-    return ZB_OK;
-}
-
-static enum zb_status put_file(struct job *job, const char *path)
-{
-    struct zb_tokens *file;
-    const char *text;
-    size_t n;
-    enum zb_status st;
-
-    ZB_TRY(zb_tokens_open(path, ZB_DATA_TEXT, &file));
-    text = zb_tokens_text(file);
-    n = (size_t)zb_tokens_info(file).n_tokens;
-    st = job->o->field != NULL ? put_lines(job, text, n)
-                               : put_document(job, text, n);
-    zb_tokens_close(file);
-    /* What is wrong with the output is not wrong with this file. */
-    return st == ZB_OK || st == ZB_EIO ? st : zb_fail_in(st, "%s", path);
-}
-
-static enum zb_status put_files(struct job *job)
-{
-    int64_t limit = job->tok != NULL ? zb_tokenizer_n_ids(job->tok) : 256;
-    enum zb_status st = ZB_OK;
-
-    ZB_TRY(find_append(job));
-    limit = job->append >= limit ? job->append + 1 : limit;
-    ZB_TRY(zbprep_out_open(&job->out, job->o->output, limit));
-    for (int i = 0; i < job->o->n_files && st == ZB_OK; i++) {
-        st = put_file(job, job->o->files[i]);
-    }
-    return zbprep_out_close(&job->out, st);
-}
 
 enum zb_status zbprep_text(const struct zbprep_opts *o)
 {
-    struct job job = {.o = o};
-    enum zb_status st = ZB_OK;
+    struct zbprep_out out;
+    struct zbprep_docs docs = {.o = o, .put = zbprep_out_put, .to = &out};
+    enum zb_status st = zbprep_docs_open(&docs);
 
-    if (o->tokenizer != NULL) {
-        st = zb_tokenizer_load(o->tokenizer, &job.tok);
-        if (st == ZB_OK) {
-            st = zb_encoder_new(job.tok, &job.enc);
-        }
-    }
     if (st == ZB_OK) {
-        st = put_files(&job);
+        st = zbprep_out_open(&out, o->output, docs.id_limit);
+        if (st == ZB_OK) {
+            st = zbprep_out_close(&out, zbprep_docs_put(&docs));
+        }
     }
     if (st == ZB_OK && !o->is_quiet) {
         printf("%s: %" PRId64 " tokens of %d bytes from %" PRId64
                " documents (%" PRId64 " bytes)\n",
-               o->output, job.out.n_tokens, job.out.width, job.n_documents,
-               job.n_bytes);
+               o->output, out.n_tokens, out.width, docs.n_documents,
+               docs.n_bytes);
     }
-    zb_encoder_free(job.enc);
-    zb_tokenizer_free(job.tok);
+    zbprep_docs_close(&docs);
     return st;
 }
 

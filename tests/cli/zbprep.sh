@@ -55,6 +55,21 @@ printf '%s\n' '{"text": "the", "n": 1}' '' '{"text": "a\ncat"}' >lines.jsonl
 prep 0 text -t tok.json -j text -a '<end>' -o lines.u16 lines.jsonl
 is 'lines' '17 70 0 15 1 19 70' "$(numbers 2 0 lines.u16)"
 
+# ---- rows ----
+
+: >empty.txt
+
+prep 0 rows -t tok.json -a '<end>' -l 6 -p 9 -o rows a.txt b.txt
+is 'summary of rows' 'rows: 4 rows of 6 tokens from 2 documents (23 bytes)' \
+    "$(cat stdout)"
+is 'rows' "{'descr': '<u2', 'fortran_order': False, 'shape': (4, 6), }" \
+    "$(head -c 127 rows/input_ids.npy | tail -c +11 | sed 's/ *$//')"
+is 'ids of rows' \
+    '17 14 1 19 22 13 70 9 9 9 9 9 8 7 18 14 6 19 15 70 9 9 9 9' \
+    "$(numbers 2 128 rows/input_ids.npy)"
+is 'masks of rows' '1 1 1 1 1 1 1 0 0 0 0 0 1 1 1 1 1 1 1 1 0 0 0 0' \
+    "$(numbers 2 128 rows/attention_mask.npy)"
+
 # ---- tokens ----
 
 prep 0 tokens -o all.npy ab.u32 lines.u16 ab.bin
@@ -111,6 +126,16 @@ run 0 -q -s data.train=text.u16 llama.ini
 same_bits bytes.jsonl out/log.jsonl 'training on bytes as uint16'
 cmp -s text.jsonl bytes.jsonl && fail 'a tokenizer changes nothing'
 
+# Whatever rows are filled with, nothing is learned of it.
+for pad in 0 7; do
+    head -n 16 text.txt | awk '{ print "{\"text\": \"" $0 "\"}" }' >lines.jsonl
+    prep 0 rows -q -j text -t tok.json -l 16 -p $pad -o padded$pad lines.jsonl
+    run 0 -q -b cpu -s data.train=padded$pad -s data.seq_len=16 \
+        -s output.log=padded$pad.jsonl -s data.shuffle=false tok.ini
+done
+! cmp -s padded0/input_ids.npy padded7/input_ids.npy || fail 'rows are not padded'
+same_bits out/padded0.jsonl out/padded7.jsonl 'padding'
+
 # ---- refusals ----
 
 # refuse PATTERN ARGUMENTS...
@@ -132,7 +157,13 @@ refuse '-o OUTPUT' text a.txt
 refuse 'new.txt: the name says no format' text -o new.txt a.txt
 refuse "option '-t' needs a value" text -t
 refuse "unknown or ambiguous option '--nonsense'" text --nonsense
-refuse '-t, -a and -j are for text' tokens -t tok.json -o new.bin ab.bin
+refuse '-t, -a and -j are for text and rows' tokens -t tok.json -o new.bin ab.bin
+refuse '-l and -p are for rows' text -l 4 -o new.bin a.txt
+refuse 'rows needs their length' rows -o new a.txt
+refuse 'length 0: no whole number from 1' rows -l 0 -o new a.txt
+refuse '--pad <nonsense>: no such token' rows -l 4 -p '<nonsense>' -t tok.json \
+    -o new a.txt
+refuse 'the documents have no tokens' rows -l 4 -o new empty.txt
 refuse 'leave out -o' info -o new.bin ab.bin
 refuse 'absent.txt: No such file' text -o new.bin absent.txt
 refuse 'absent.json: No such file' text -t absent.json -o new.bin a.txt
