@@ -21,9 +21,24 @@
 
 struct zb_model;
 
+/* One key of a config: name, and its value as JSON text (a bare word is taken
+ * as a string), with the line it stands in for messages (0: unknown;
+ * ZB_MODEL_LINE_SET: the command line, as --set). */
+#define ZB_MODEL_LINE_SET (-1)
+struct zb_model_key {
+    const char *name;
+    const char *value;
+    int line;
+};
+
 /* How a model is built, beyond its config. */
 struct zb_model_opts {
     int64_t max_seq;   /* longest sequence of the run; 0: the config's limit */
+    /* Keys that count instead of those of a config.json; keys_where names their
+     * file in messages. */
+    const struct zb_model_key *keys;
+    size_t n_keys;
+    const char *keys_where;
     double init_std;   /* <= 0: the config's initializer_range */
     int has_key_mask;  /* 1: the batch has an attention_mask field [B,T], of
                           whole sequences in every layout. A model whose
@@ -52,16 +67,6 @@ struct zb_model_opts {
      * (logits, or the last hidden state with no_head). */
     void (*criterion)(struct zb_graph *g, int hidden, void *arg);
     void *criterion_arg;
-};
-
-/* One key of a config: name, and its value as JSON text (a bare word is taken
- * as a string), with the line it stands in for messages (0: unknown;
- * ZB_MODEL_LINE_SET: the command line, as --set). */
-#define ZB_MODEL_LINE_SET (-1)
-struct zb_model_key {
-    const char *name;
-    const char *value;
-    int line;
 };
 
 /* Build from the text of a config.json; `where` names it in messages. Unknown

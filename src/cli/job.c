@@ -18,21 +18,6 @@
 
 /* ---- model --------------------------------------------------------------- */
 
-static enum zb_status model_from_path(struct zbrun_job *job,
-                                      const struct zb_model_opts *mo)
-{
-    char *path = zb_format("%s/config.json", job->conf->model.path);
-    char *text = NULL;
-    enum zb_status st = path == NULL ? ZB_ENOMEM : zb_read_text(path, CONFIG_JSON_MAX, &text);
-
-    if (st == ZB_OK) {
-        st = zb_model_from_json(text, path, mo, &job->model);
-    }
-    zb_free(text);
-    zb_free(path);
-    return st;
-}
-
 /* The line of a key for the model's messages. */
 static int line_of(const struct zb_conf *conf, const char *key)
 {
@@ -45,25 +30,65 @@ static int line_of(const struct zb_conf *conf, const char *key)
     return colon != NULL ? (int)strtol(colon + 1, NULL, 10) : 0;
 }
 
-static enum zb_status model_from_keys(struct zbrun_job *job,
-                                      const struct zb_model_opts *mo)
+/* The model's own keys, and model_type first where it is given; [n_out], to be
+ * freed. */
+static enum zb_status list_keys(const struct zbrun_job *job,
+                                struct zb_model_key **key_out, size_t *n_out)
 {
     const struct zb_conf_model *cm = &job->conf->model;
     struct zb_model_key *key = zb_alloc_array(cm->n_kv + 1, sizeof(*key));
-    enum zb_status st;
+    size_t n = 0;
 
     if (key == NULL) {
         return ZB_ENOMEM;
     }
-    key[0] = (struct zb_model_key){"model_type", cm->model_type,
-                                   line_of(job->conf, "model.model_type")};
-    for (size_t i = 0; i < cm->n_kv; i++) {
-        key[i + 1] = (struct zb_model_key){
-            cm->kv[i].key, cm->kv[i].value,
-            cm->kv[i].line == 0 ? ZB_MODEL_LINE_SET : cm->kv[i].line};
+    if (cm->model_type != NULL) {
+        key[n++] =
+            (struct zb_model_key){"model_type", cm->model_type,
+                                  line_of(job->conf, "model.model_type")};
     }
-    st = zb_model_from_keys(key, cm->n_kv + 1, job->conf->file, mo,
-                            &job->model);
+    for (size_t i = 0; i < cm->n_kv; i++) {
+        key[n++] = (struct zb_model_key){cm->kv[i].key, cm->kv[i].value,
+                                         cm->kv[i].line == 0 ? ZB_MODEL_LINE_SET
+                                                             : cm->kv[i].line};
+    }
+    *key_out = key;
+    *n_out = n;
+    return ZB_OK;
+}
+
+static enum zb_status model_from_path(struct zbrun_job *job,
+                                      const struct zb_model_opts *mo)
+{
+    char *path = zb_format("%s/config.json", job->conf->model.path);
+    char *text = NULL;
+    enum zb_status st =
+        path == NULL ? ZB_ENOMEM : zb_read_text(path, CONFIG_JSON_MAX, &text);
+
+    if (st == ZB_OK) {
+        st = zb_model_from_json(text, path, mo, &job->model);
+    }
+    zb_free(text);
+    zb_free(path);
+    return st;
+}
+
+static enum zb_status model_from_conf(struct zbrun_job *job,
+                                      struct zb_model_opts *mo)
+{
+    struct zb_model_key *key;
+    size_t n;
+    enum zb_status st;
+
+    ZB_TRY(list_keys(job, &key, &n));
+    if (job->conf->model.path != NULL) {
+        mo->keys = key;
+        mo->n_keys = n;
+        mo->keys_where = job->conf->file;
+        st = model_from_path(job, mo);
+    } else {
+        st = zb_model_from_keys(key, n, job->conf->file, mo, &job->model);
+    }
     zb_free(key);
     return st;
 }
@@ -150,16 +175,13 @@ static enum zb_status make_model(struct zbrun_job *job)
         .storage = storage_of(&job->conf->precision, job->ops)};
 
     ZB_TRY(check_adapters(job));
-    if (cm->path != NULL) {
-        ZB_TRY(model_from_path(job, &mo));
-    } else if (cm->model_type != NULL) {
-        ZB_TRY(model_from_keys(job, &mo));
-    } else {
+    if (cm->path == NULL && cm->model_type == NULL) {
         return zb_fail(ZB_ECONFIG,
                        "%s: [model] needs model_type, or path to a Hugging "
                        "Face directory",
                        job->conf->file);
     }
+    ZB_TRY(model_from_conf(job, &mo));
     if (cm->init == ZB_CONF_INIT_PRETRAINED) {
         job->pretrained = cm->path;
     }

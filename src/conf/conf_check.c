@@ -91,25 +91,20 @@ static enum zb_status check_features(const struct zb_conf *conf)
 static enum zb_status check_model(const struct zb_conf *conf)
 {
     const struct zb_conf_model *m = &conf->model;
-    const char *inline_key = NULL;
-    char key[128] = "model.model_type";
+    char key[128];
 
-    if (m->model_type != NULL) {
-        inline_key = key;
-    } else if (m->n_kv > 0) {
-        snprintf(key, sizeof(key), "model.%s", m->kv[0].key);
-        inline_key = key;
-    }
-    if (m->path != NULL && inline_key != NULL) {
+    if (m->path != NULL && m->model_type != NULL) {
         return zb_fail(ZB_ECONFIG,
-                       "%s: %s can not stand beside model.path (%s), whose "
-                       "config.json describes the model",
-                       zb_conf_where(conf, inline_key), inline_key,
+                       "%s: model.model_type can not stand beside model.path "
+                       "(%s), whose config.json says the same",
+                       zb_conf_where(conf, "model.model_type"),
                        zb_conf_where(conf, "model.path"));
     }
     if (m->path == NULL && m->model_type == NULL && m->n_kv > 0) {
-        return zb_fail(ZB_ECONFIG, "%s: %s needs model.model_type",
-                       zb_conf_where(conf, inline_key), inline_key);
+        snprintf(key, sizeof(key), "model.%s", m->kv[0].key);
+        return zb_fail(ZB_ECONFIG,
+                       "%s: %s needs model.model_type, or model.path",
+                       zb_conf_where(conf, key), key);
     }
     if (m->init == ZB_CONF_INIT_PRETRAINED && m->path == NULL) {
         return zb_fail(ZB_ECONFIG,

@@ -77,14 +77,16 @@ static int line_in_text(const char *text, const char *name)
     return 0;
 }
 
-static int line_of(const struct zb_config *c, const char *name)
+/* The key that was written by hand, or NULL. */
+static const struct zb_model_key *key_of(const struct zb_config *c,
+                                         const char *name)
 {
     for (size_t i = 0; i < c->n_keys; i++) {
         if (strcmp(c->keys[i].name, name) == 0) {
-            return c->keys[i].line;
+            return &c->keys[i];
         }
     }
-    return c->text != NULL ? line_in_text(c->text, name) : 0;
+    return NULL;
 }
 
 /* The name that was used for a key: its own or its alias. */
@@ -117,7 +119,11 @@ enum zb_status zb_config_fail(const struct zb_config *c, const char *name,
 {
     const struct zb_key_row *row = find_row(c, name);
     const char *shown = row != NULL ? given_name(c, row) : name;
-    int line = line_of(c, shown);
+    const struct zb_model_key *key = key_of(c, shown);
+    const char *where = key != NULL ? c->keys_where : c->where;
+    int line = key != NULL       ? key->line
+               : c->text != NULL ? line_in_text(c->text, shown)
+                                 : 0;
     char text[512];
     va_list ap;
 
@@ -128,10 +134,10 @@ enum zb_status zb_config_fail(const struct zb_config *c, const char *name,
         return zb_fail(ZB_ECONFIG, "--set: key '%s': %s", shown, text);
     }
     if (line > 0) {
-        return zb_fail(ZB_ECONFIG, "%s:%d: key '%s': %s", c->where, line, shown,
+        return zb_fail(ZB_ECONFIG, "%s:%d: key '%s': %s", where, line, shown,
                        text);
     }
-    return zb_fail(ZB_ECONFIG, "%s: key '%s': %s", c->where, shown, text);
+    return zb_fail(ZB_ECONFIG, "%s: key '%s': %s", where, shown, text);
 }
 
 /* ---- values -------------------------------------------------------------- */
@@ -369,9 +375,11 @@ static enum zb_status unknown_key(const struct zb_config *c, const char *name)
 }
 
 /* A key of a file that asks for nothing may be anything. */
-static int asks_for_nothing(const struct zb_config *c, const json_t *v)
+static int asks_for_nothing(const struct zb_config *c, const char *name,
+                            const json_t *v)
 {
-    return c->text != NULL && (json_is_null(v) || json_is_false(v));
+    return c->text != NULL && key_of(c, name) == NULL &&
+           (json_is_null(v) || json_is_false(v));
 }
 
 static enum zb_status check_given(const struct zb_config *c)
@@ -382,7 +390,7 @@ static enum zb_status check_given(const struct zb_config *c)
     json_object_foreach(c->given, name, v) {
         const struct zb_key_row *row = find_row(c, name);
 
-        if (row == NULL && !is_ignored(name) && !asks_for_nothing(c, v)) {
+        if (row == NULL && !is_ignored(name) && !asks_for_nothing(c, name, v)) {
             return unknown_key(c, name);
         }
         if (row != NULL && row->alias != NULL &&
@@ -460,9 +468,52 @@ static enum zb_status find_class(struct zb_config *c)
                               : "");
 }
 
+/* A value written by hand: JSON, or a bare word. */
+static json_t *parse_value(const char *text)
+{
+    json_t *v =
+        json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
+
+    return v != NULL ? v : json_string(text);
+}
+
+static enum zb_status take_key(struct zb_config *c,
+                               const struct zb_model_key *key)
+{
+    json_t *v = parse_value(key->value);
+
+    if (v == NULL) {
+        return zb_config_fail(c, key->name, "is not valid UTF-8");
+    }
+    if (json_object_set_new(c->given, key->name, v) != 0) {
+        return zb_fail(ZB_ECONFIG, "%s: a key is not valid UTF-8",
+                       c->keys_where);
+    }
+    return ZB_OK;
+}
+
+/* Keys written beside a file count instead of its own, whatever name the file
+ * uses. */
+static enum zb_status override(struct zb_config *c)
+{
+    for (size_t i = 0; c->text != NULL && i < c->n_keys; i++) {
+        const struct zb_key_row *row = find_row(c, c->keys[i].name);
+
+        if (row != NULL) {
+            json_object_del(c->given, row->name);
+        }
+        if (row != NULL && row->alias != NULL) {
+            json_object_del(c->given, row->alias);
+        }
+        ZB_TRY(take_key(c, &c->keys[i]));
+    }
+    return ZB_OK;
+}
+
 static enum zb_status check(struct zb_config *c)
 {
     ZB_TRY(find_family(c));
+    ZB_TRY(override(c));
     ZB_TRY(find_class(c));
     ZB_TRY(check_given(c));
     c->value = json_object();
@@ -486,12 +537,17 @@ void zb_config_release(struct zb_config *c)
 }
 
 enum zb_status zb_config_read_json(const char *text, const char *where,
+                                   const struct zb_model_opts *o,
                                    struct zb_config *c)
 {
     json_error_t error;
     enum zb_status st;
 
-    *c = (struct zb_config){.where = where, .text = text};
+    *c = (struct zb_config){.where = where,
+                            .text = text,
+                            .keys = o->keys,
+                            .n_keys = o->n_keys,
+                            .keys_where = o->keys_where};
     c->given = json_loads(text, JSON_REJECT_DUPLICATES, &error);
     if (c->given == NULL) {
         return zb_fail(ZB_ECONFIG, "%s:%d: %s", where, error.line, error.text);
@@ -507,33 +563,14 @@ enum zb_status zb_config_read_json(const char *text, const char *where,
     return st;
 }
 
-/* A value written by hand: JSON, or a bare word. */
-static json_t *parse_value(const char *text)
-{
-    json_t *v = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES,
-                           NULL);
-
-    return v != NULL ? v : json_string(text);
-}
-
 static enum zb_status collect(struct zb_config *c)
 {
     c->given = json_object();
     for (size_t i = 0; i < c->n_keys; i++) {
-        const struct zb_model_key *key = &c->keys[i];
-        json_t *v;
-
-        if (json_object_get(c->given, key->name) != NULL) {
-            return zb_config_fail(c, key->name, "given twice");
+        if (json_object_get(c->given, c->keys[i].name) != NULL) {
+            return zb_config_fail(c, c->keys[i].name, "given twice");
         }
-        v = parse_value(key->value);
-        if (v == NULL) {
-            return zb_config_fail(c, key->name, "is not valid UTF-8");
-        }
-        if (json_object_set_new(c->given, key->name, v) != 0) {
-            return zb_fail(ZB_ECONFIG, "%s: a key is not valid UTF-8",
-                           c->where);
-        }
+        ZB_TRY(take_key(c, &c->keys[i]));
     }
     return ZB_OK;
 }
@@ -543,7 +580,8 @@ enum zb_status zb_config_read_keys(const struct zb_model_key *keys, size_t n,
 {
     enum zb_status st;
 
-    *c = (struct zb_config){.where = where, .keys = keys, .n_keys = n};
+    *c = (struct zb_config){
+        .where = where, .keys = keys, .n_keys = n, .keys_where = where};
     st = collect(c);
     if (st == ZB_OK) {
         st = check(c);

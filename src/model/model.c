@@ -237,7 +237,7 @@ enum zb_status zb_model_from_json(const char *text, const char *where,
     struct zb_config c;
     enum zb_status st;
 
-    ZB_TRY(zb_config_read_json(text, where, &c));
+    ZB_TRY(zb_config_read_json(text, where, opts, &c));
     st = make(&c, opts, m_out);
     zb_config_release(&c);
     return st;

@@ -46,8 +46,10 @@ struct zb_config {
     const char *architecture; /* of the family's classes: the one to build */
     const char *where;
     const char *text; /* the file, to find lines in; NULL: written by hand */
-    const struct zb_model_key *keys; /* by hand: with their lines */
+    const struct zb_model_key *keys; /* by hand, with their lines: all of it, or
+                                        instead of the file's */
     size_t n_keys;
+    const char *keys_where; /* the file they are in */
     json_t *given;
     json_t *value;
 };
@@ -76,6 +78,7 @@ enum zb_status zb_config_act(const struct zb_config *c, const char *name,
                              enum zb_act *act_out) ZB_CHECKED;
 
 enum zb_status zb_config_read_json(const char *text, const char *where,
+                                   const struct zb_model_opts *o,
                                    struct zb_config *c) ZB_CHECKED;
 enum zb_status zb_config_read_keys(const struct zb_model_key *keys, size_t n,
                                    const char *where,

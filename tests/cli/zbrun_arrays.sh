@@ -164,11 +164,9 @@ awk -v both="$(loss p.jsonl 1)" -v words="$(loss a.jsonl 1)" \
 
 # A classifier of the encoder that learned words: its head is drawn.
 run 0 -q -b cpu -s checkpoint.dir=words -s output.log=none -s train.steps=4 bert.ini
-sed 's/BertForMaskedLM/BertForSequenceClassification/
-    s/"model_type"/"num_labels": 3, &/' words/step-4/config.json >config.json
-mv config.json words/step-4/config.json
 {
     printf '[model]\npath = words/step-4\ninit = pretrained\n'
+    printf 'architectures = BertForSequenceClassification\nnum_labels = 3\n'
     sed -n '/^\[parallel/,$p' bert.ini
     printf '[data]\ninput_ids = plain.npy\nlabels = classes.npy\n'
 } >tuned.ini

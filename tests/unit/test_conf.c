@@ -474,8 +474,6 @@ static void keys_against_each_other_are_checked(void)
                         "does not have yet", NULL));
     CU_ASSERT(ini_fails("[model]\npath=x\nmodel_type=llama\n", "run.ini:3",
                         "model.model_type", "model.path"));
-    CU_ASSERT(ini_fails("[model]\npath=x\nhidden_size=1\n", "run.ini:3",
-                        "model.hidden_size", "model.path"));
     CU_ASSERT(ini_fails("[model]\nhidden_size=1\n", "run.ini:2",
                         "model.model_type", NULL));
     CU_ASSERT(ini_fails("[checkpoint]\ninterval=5\n", "run.ini:2",

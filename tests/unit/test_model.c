@@ -301,6 +301,43 @@ static void config_json_reads_back_the_same(void)
     }
 }
 
+static enum zb_status read_with(const char *json,
+                                const struct zb_model_key *keys, size_t n,
+                                struct zb_model **m_out)
+{
+    const struct zb_model_opts opts = {
+        .keys = keys, .n_keys = n, .keys_where = "run.ini"};
+
+    return zb_model_from_json(json, "config.json", &opts, m_out);
+}
+
+/* n_embd has an alias, hidden_size; the text has the other name. */
+static void keys_by_hand_count_instead_of_the_files(void)
+{
+    static const struct zb_model_key keys[] = {{"attn_pdrop", "0.5", 4},
+                                               {"n_embd", "16", 5},
+                                               {"hidden_act", "relu", 6}};
+    struct zb_model *m = NULL;
+    const char *json;
+
+    ZBT_OK(read_with("{\"model_type\": \"gpt2\", \"hidden_size\": 24,"
+                     " \"num_attention_heads\": 4, \"attn_pdrop\": 0.25}",
+                     keys, 2, &m));
+    json = zb_model_config_json(m);
+    CU_ASSERT_PTR_NOT_NULL(strstr(json, "\"attn_pdrop\": 0.5"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(json, "\"n_embd\": 16"));
+    CU_ASSERT_PTR_NULL(strstr(json, "hidden_size"));
+    zb_model_free(m);
+    CU_ASSERT_EQUAL(read_with("{\"model_type\": \"gpt2\"}", keys, 3, &m),
+                    ZB_ECONFIG);
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "run.ini:6: "));
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "'hidden_act'"));
+    CU_ASSERT_EQUAL(
+        read_with("{\"model_type\": \"gpt2\",\n\"n_head\": 5}", keys, 2, &m),
+        ZB_ECONFIG);
+    CU_ASSERT_PTR_NOT_NULL(strstr(zb_error_text(), "config.json:2: "));
+}
+
 static void both_rope_dialects_are_the_same(void)
 {
     struct zb_model *a = model_of(
@@ -656,6 +693,7 @@ int main(void)
         ZBT_CASE(unsupported_features_are_refused_by_name),
         ZBT_CASE(harmless_keys_are_ignored),
         ZBT_CASE(config_json_reads_back_the_same),
+        ZBT_CASE(keys_by_hand_count_instead_of_the_files),
         ZBT_CASE(both_rope_dialects_are_the_same),
         ZBT_CASE(llama3_scaling_has_published_values),
         ZBT_CASE(keys_by_hand_build_the_same_model),
