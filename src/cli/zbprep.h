@@ -27,7 +27,8 @@ enum zbprep_mode {
 struct zbprep_opts {
     enum zbprep_mode mode;
     const char *tokenizer; /* NULL: bytes */
-    const char *append;    /* token after each document; NULL: none */
+    const char *begin;     /* token before each document; NULL: none */
+    const char *append;    /* token after it; likewise */
     const char *pad;       /* token behind documents; NULL: 0 */
     int64_t length;        /* of rows, in tokens; 0: not given */
     const char *field;     /* of each line, which is JSON; NULL: plain text */
@@ -78,7 +79,7 @@ struct zbprep_docs {
     void *to;
     struct zb_tokenizer *tok; /* NULL: bytes */
     struct zb_encoder *enc;
-    int32_t append;   /* -1: nothing */
+    int32_t begin, append; /* -1: nothing */
     int64_t id_limit; /* all ids are below it */
     int64_t n_documents, n_bytes;
 };

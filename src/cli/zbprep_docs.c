@@ -46,12 +46,17 @@ static void include(struct zbprep_docs *d, int32_t id)
 
 enum zb_status zbprep_docs_open(struct zbprep_docs *d)
 {
+    d->begin = -1;
     d->append = -1;
     d->id_limit = 256;
     if (d->o->tokenizer != NULL) {
         ZB_TRY(zb_tokenizer_load(d->o->tokenizer, &d->tok));
         ZB_TRY(zb_encoder_new(d->tok, &d->enc));
         d->id_limit = zb_tokenizer_n_ids(d->tok);
+    }
+    if (d->o->begin != NULL) {
+        ZB_TRY(find_token(d, "--begin", d->o->begin, &d->begin));
+        include(d, d->begin);
     }
     if (d->o->append != NULL) {
         ZB_TRY(find_token(d, "--append", d->o->append, &d->append));
@@ -99,6 +104,9 @@ static enum zb_status put_document(struct zbprep_docs *d, const char *text,
 {
     d->n_documents++;
     d->n_bytes += (int64_t)n;
+    if (d->begin >= 0) {
+        ZB_TRY(d->put(d->to, &d->begin, 1));
+    }
     if (d->tok == NULL) {
         ZB_TRY(put_bytes(d, text, n));
     } else {

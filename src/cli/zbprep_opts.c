@@ -17,6 +17,7 @@ static const struct {
 
 static const struct option longs[] = {
     {"tokenizer", required_argument, NULL, 't'},
+    {"begin", required_argument, NULL, 'b'},
     {"append", required_argument, NULL, 'a'},
     {"json", required_argument, NULL, 'j'},
     {"length", required_argument, NULL, 'l'},
@@ -29,11 +30,12 @@ static const struct option longs[] = {
 
 void zbprep_opts_usage(FILE *f)
 {
-    fputs("usage: zbprep text [-t TOKENIZER.json] [-a TOKEN] [-j FIELD] "
-          "-o OUTPUT FILE...\n"
+    fputs("usage: zbprep text [-t TOKENIZER.json] [-b TOKEN] [-a TOKEN] "
+          "[-j FIELD]\n"
+          "              -o OUTPUT FILE...\n"
           "       zbprep rows -l LENGTH [-p TOKEN] [-t TOKENIZER.json] "
-          "[-a TOKEN] [-j FIELD]\n"
-          "              -o FOLDER FILE...\n"
+          "[-b TOKEN] [-a TOKEN]\n"
+          "              [-j FIELD] -o FOLDER FILE...\n"
           "       zbprep tokens -o OUTPUT FILE...\n"
           "       zbprep arrays -o OUTPUT.npy FILE.npy...\n"
           "       zbprep info FILE...\n",
@@ -43,20 +45,22 @@ void zbprep_opts_usage(FILE *f)
 void zbprep_opts_help(FILE *f)
 {
     zbprep_opts_usage(f);
-    fputs("\nMake dataset files that zbrun maps, or say what files are.\n\n"
-          "  -t, --tokenizer FILE  tokenizer.json (a token is a byte)\n"
-          "  -a, --append TOKEN    this token, or its id, after each document\n"
-          "  -j, --json FIELD      a line is a JSON object, its FIELD a "
-          "document\n"
-          "                        (a file is a document)\n"
-          "  -l, --length N        tokens of a row; documents go on in the next "
-          "one\n"
-          "  -p, --pad TOKEN       what rows are filled with (0)\n"
-          "  -o, --output FILE     .bin (llm.c), .npy, .u16 or .u32\n"
-          "  -q, --quiet           no summary\n"
-          "  -h, --help\n"
-          "  -V, --version\n",
-          f);
+    fputs(
+        "\nMake dataset files that zbrun maps, or say what files are.\n\n"
+        "  -t, --tokenizer FILE  tokenizer.json (a token is a byte)\n"
+        "  -b, --begin TOKEN     this token, or its id, before each document\n"
+        "  -a, --append TOKEN    this token, or its id, after each document\n"
+        "  -j, --json FIELD      a line is a JSON object, its FIELD a "
+        "document\n"
+        "                        (a file is a document)\n"
+        "  -l, --length N        tokens of a row; documents go on in the next "
+        "one\n"
+        "  -p, --pad TOKEN       what rows are filled with (0)\n"
+        "  -o, --output FILE     .bin (llm.c), .npy, .u16 or .u32\n"
+        "  -q, --quiet           no summary\n"
+        "  -h, --help\n"
+        "  -V, --version\n",
+        f);
 }
 
 static enum zb_status take_length(struct zbprep_opts *o, const char *text)
@@ -77,6 +81,9 @@ static enum zb_status take_option(struct zbprep_opts *o, int key, char **argv)
     switch (key) {
     case 't':
         o->tokenizer = optarg;
+        return ZB_OK;
+    case 'b':
+        o->begin = optarg;
         return ZB_OK;
     case 'a':
         o->append = optarg;
@@ -133,8 +140,9 @@ static enum zb_status check(const struct zbprep_opts *o)
         return zb_fail(ZB_EINVAL, "no file is given");
     }
     if (o->mode != ZBPREP_TEXT && o->mode != ZBPREP_ROWS &&
-        (o->tokenizer != NULL || o->append != NULL || o->field != NULL)) {
-        return zb_fail(ZB_EINVAL, "-t, -a and -j are for text and rows");
+        (o->tokenizer != NULL || o->begin != NULL || o->append != NULL ||
+         o->field != NULL)) {
+        return zb_fail(ZB_EINVAL, "-t, -b, -a and -j are for text and rows");
     }
     if (o->mode != ZBPREP_ROWS && (o->length > 0 || o->pad != NULL)) {
         return zb_fail(ZB_EINVAL, "-l and -p are for rows");
@@ -160,7 +168,8 @@ enum zb_status zbprep_opts_parse(struct zbprep_opts *o, int argc, char **argv)
     o->mode = ZBPREP_INFO;
     opterr = 0;
     optind = 1;
-    while ((key = getopt_long(argc, argv, ":t:a:j:l:p:o:qhV", longs, NULL)) != -1) {
+    while ((key = getopt_long(argc, argv, ":t:b:a:j:l:p:o:qhV", longs, NULL)) !=
+           -1) {
         ZB_TRY(take_option(o, key, argv));
         has_mode |= o->mode == ZBPREP_HELP || o->mode == ZBPREP_VERSION;
     }

@@ -44,6 +44,10 @@ prep 0 text -q -t tok.json -a '<end>' -o ab.u32 a.txt b.txt
 is 'quiet' '' "$(cat stdout)"
 is 'ids with an end' '17 14 1 19 22 13 70 8 7 18 14 6 19 15 70' \
     "$(numbers 4 0 ab.u32)"
+prep 0 text -q -t tok.json -b 23 -a '<end>' -o ab.u32 a.txt b.txt
+is 'ids with both' '23 17 14 1 19 22 13 70 23 8 7 18 14 6 19 15 70' \
+    "$(numbers 4 0 ab.u32)"
+prep 0 text -q -t tok.json -a '<end>' -o ab.u32 a.txt b.txt
 prep 0 text -t tok.json -a 69999 -o ab.bin a.txt
 is 'wide head' '20240801 7 7 0' "$(numbers 4 0 ab.bin | cut -d ' ' -f 1-4)"
 is 'wide ids' '17 14 1 19 22 13 69999' "$(numbers 4 1024 ab.bin)"
@@ -157,7 +161,7 @@ refuse '-o OUTPUT' text a.txt
 refuse 'new.txt: the name says no format' text -o new.txt a.txt
 refuse "option '-t' needs a value" text -t
 refuse "unknown or ambiguous option '--nonsense'" text --nonsense
-refuse '-t, -a and -j are for text and rows' tokens -t tok.json -o new.bin ab.bin
+refuse '-t, -b, -a and -j are for text and rows' tokens -t tok.json -o new.bin ab.bin
 refuse '-l and -p are for rows' text -l 4 -o new.bin a.txt
 refuse 'rows needs their length' rows -o new a.txt
 refuse 'length 0: no whole number from 1' rows -l 0 -o new a.txt
