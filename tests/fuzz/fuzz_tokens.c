@@ -58,16 +58,27 @@ static void seed_llmc7(void)
     put(5, 4);
 }
 
-static void seed_npy(void)
+static void put_npy(const char *dict)
 {
     char header[119];
 
-    snprintf(header, sizeof(header), "%-117s\n",
-             "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }");
+    snprintf(header, sizeof(header), "%-117s\n", dict);
     put(1, 3);
     put_text("\223NUMPY\001\000\166\000", 10);
     put_text(header, 118);
+}
+
+static void seed_npy(void)
+{
+    put_npy("{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }");
     put(70001, 8);
+}
+
+/* Rows of a field of array data. */
+static void seed_rows(void)
+{
+    put_npy("{'descr': '|i1', 'fortran_order': False, 'shape': (2, 3), }");
+    put_text("\001\000\001\001\234\000", 6);
 }
 
 /* Two sequences of 1 and 3 tokens in one document. */
@@ -97,7 +108,7 @@ static void seed_raw(void)
 size_t fuzz_seed(size_t i, const uint8_t **data_out)
 {
     static void (*const make[])(void) = {seed_llmc, seed_llmc7, seed_npy,
-                                         seed_megatron, seed_raw};
+                                         seed_rows, seed_megatron, seed_raw};
 
     seed.n = 0;
     if (i < ZB_COUNT_OF(make)) {
@@ -182,6 +193,30 @@ static void read_dataset(const char *path)
     zb_dataset_close(ds);
 }
 
+/* The file as every field. */
+static void read_fields(char *path)
+{
+    const struct zb_field_files files = {{path, path, path, path, NULL}};
+    struct zb_dataset_opts o = {.name = "data.train", .vocab_size = 70000};
+    struct zb_dataset *ds = NULL;
+    struct zb_batch batch;
+
+    if (zb_field_files_seq_len(&files, &o.seq_len) != ZB_OK ||
+        o.seq_len > 64 || zb_dataset_open_arrays(&files, &o, &ds) != ZB_OK) {
+        return;
+    }
+    if (zb_batch_init(&batch, 2, o.seq_len) != ZB_OK) {
+        abort();
+    }
+    for (int64_t i = 0; i < zb_dataset_n_eval_batches(ds, 2); i++) {
+        if (zb_dataset_eval_batch(ds, i, 2, &batch) != ZB_OK) {
+            break;
+        }
+    }
+    zb_batch_release(&batch);
+    zb_dataset_close(ds);
+}
+
 static void read_array(const char *path)
 {
     struct zb_npy *a = NULL;
@@ -222,6 +257,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     read_tokens(path);
     read_dataset(path);
     read_array(path);
+    read_fields(path);
     if (n_index > 0) {
         read_tokens(index);
         remove(index);
